@@ -1,0 +1,30 @@
+"""AKE-GNN: several graph neural networks in, one better network out, at the inference cost of one."""
+
+from . import views
+from .channels import ChannelMap, Explanation, Layer, Slot, channel_map, explain
+from .errors import AkeError, RunFailed
+from .exchange import Swap, exchange, exchange_ring
+from .fit import Result, Score, fit
+from .runs import Run, load
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AkeError",
+    "ChannelMap",
+    "Explanation",
+    "Layer",
+    "Result",
+    "Run",
+    "RunFailed",
+    "Score",
+    "Slot",
+    "Swap",
+    "channel_map",
+    "exchange",
+    "exchange_ring",
+    "explain",
+    "fit",
+    "load",
+    "views",
+]

@@ -1,0 +1,5 @@
+"""``python -m akegnn``."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,12 @@
+"""Networks by name. To add one, write a module in a file of its own and give it an entry in :data:`BACKBONES`."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from .gcn import GCN
+from .gin import GIN
+
+BACKBONES: dict[str, type[nn.Module]] = {"gcn": GCN, "gin": GIN}
+
+__all__ = ["BACKBONES", "GCN", "GIN"]

@@ -1,0 +1,172 @@
+"""A person's own graph: a folder with two CSV files, a saved PyG object, a ``Data`` with an adjacency."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
+from torch_geometric.data.storage import GlobalStorage
+from torch_geometric.utils import coalesce, to_undirected
+
+from ..errors import AkeError
+
+# Everything a saved graph may consist of, besides tensors and plain containers. Nothing here runs code when it is read.
+SAFE = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+
+
+def read_saved(path: Path) -> Data | list[Data]:
+    """A ``Data`` or a list of them, saved with ``torch.save``; any other class in the file is refused unread."""
+    try:
+        with torch.serialization.safe_globals(SAFE):
+            saved = torch.load(path, weights_only=True, map_location="cpu")
+    except pickle.UnpicklingError as e:
+        found = str(e).partition("GLOBAL ")[2].split(" ")[0]
+        what = f"it names {found}" if found else "it is not a file of tensors"
+        raise AkeError(f"{path}: not a saved PyG Data ({what}); expected torch.save(data, path)") from None
+    except Exception as e:
+        raise AkeError(f"{path}: cannot be read as a saved PyG Data ({type(e).__name__})") from None
+    if isinstance(saved, Data):
+        return saved
+    if isinstance(saved, list | tuple) and saved and all(isinstance(g, Data) for g in saved):
+        return list(saved)
+    raise AkeError(f"{path}: holds a {type(saved).__name__}; expected a PyG Data or a list of them")
+
+
+def read_folder(folder: Path) -> Data:
+    """``nodes.csv`` (id, label, split, features) and ``edges.csv`` (source, target, weight, features).
+
+    ``label``, ``split`` and ``weight`` may be missing; a cell of ``label`` or ``split`` may be empty. Every other
+    column is a feature and must be a number. Edges are taken as undirected.
+    """
+    nodes, edges = folder / "nodes.csv", folder / "edges.csv"
+    header, rows = _read(nodes, required=("id",))
+    names = [n for n in header if n not in ("id", "label", "split")]
+    if not names:
+        raise AkeError(f"{nodes}: no feature column (besides id, label and split)")
+    index: dict[str, int] = {}
+    features, labels, splits = [], [], []
+    for line, row in rows:
+        if row["id"] in index:
+            raise AkeError(f"{nodes}: line {line}: id {row['id']!r} appears twice")
+        index[row["id"]] = len(index)
+        features.append([_number(nodes, line, n, row[n]) for n in names])
+        labels.append(row.get("label", ""))
+        splits.append(row.get("split", ""))
+        if splits[-1] not in ("", "train", "val", "test"):
+            raise AkeError(f"{nodes}: line {line}: split must be train, val, test or empty, got {splits[-1]!r}")
+    if not index:
+        raise AkeError(f"{nodes}: no node")
+    data = Data(x=torch.tensor(features))
+    classes = sorted({x for x in labels if x != ""}, key=lambda x: (0, int(x), "") if x.isdigit() else (1, 0, x))
+    if classes:
+        number = {name: k for k, name in enumerate(classes)} | {"": -1}
+        data.y = torch.tensor([number[x] for x in labels])
+        data.classes = classes
+    for part in ("train", "val", "test"):
+        if part in splits:
+            data[f"{part}_mask"] = torch.tensor([s == part for s in splits])
+    data.ids = list(index)
+    data.edge_index, attributes = _read_edges(edges, index)
+    data.update(attributes)
+    return data
+
+
+def read_pairs(path: Path, index: dict[str, int]) -> Tensor:
+    """Pairs of nodes ``[2, P]`` from a CSV file with the columns source and target."""
+    ends = [ends for _, _, ends in _ends(path, index)]
+    if not ends:
+        raise AkeError(f"{path}: no pair")
+    return torch.tensor(ends).t().contiguous()
+
+
+def _ends(path: Path, index: dict[str, int]) -> Iterator[tuple[int, dict[str, str], tuple[int, int]]]:
+    _, rows = _read(path, required=("source", "target"))
+    for line, row in rows:
+        for end in ("source", "target"):
+            if row[end] not in index:
+                raise AkeError(f"{path}: line {line}: {end} {row[end]!r} is not the id of a node")
+        yield line, row, (index[row["source"]], index[row["target"]])
+
+
+def _read_edges(path: Path, index: dict[str, int]) -> tuple[Tensor, dict[str, Tensor]]:
+    ends, weights, attributes, names = [], [], [], []
+    for line, row, pair in _ends(path, index):
+        names = [n for n in row if n not in ("source", "target", "weight")]
+        ends.append(pair)
+        if "weight" in row:
+            weights.append(_number(path, line, "weight", row["weight"]))
+        attributes.append([_number(path, line, n, row[n]) for n in names])
+    if not ends:
+        raise AkeError(f"{path}: no edge")
+    edge_index = torch.tensor(ends).t().contiguous()
+    given = [torch.tensor(weights)] if weights else []
+    given += [torch.tensor(attributes)] if names else []
+    # Both directions of an edge carry its weight; an edge that is listed twice, or both ways round, counts once.
+    edge_index, merged = coalesce(edge_index, given, len(index), reduce="mean") if given else (coalesce(edge_index), [])
+    edge_index, merged = to_undirected(edge_index, merged, len(index), reduce="mean")
+    out = {}
+    if weights:
+        out["edge_weight"] = merged[0]
+    if names:
+        out["edge_attr"] = merged[-1]
+    return edge_index, out
+
+
+def _read(path: Path, required: tuple[str, ...]) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """Header and numbered rows of a CSV file, every row as long as the header."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as e:
+        raise AkeError(f"{path}: cannot be read ({e.strerror})") from None
+    except UnicodeDecodeError:
+        raise AkeError(f"{path}: not UTF-8 text") from None
+    lines = csv.reader(text.splitlines())
+    header = [name.strip() for name in next(lines, [])]
+    for name in required:
+        if name not in header:
+            raise AkeError(f"{path}: missing column {name!r} (found {', '.join(header) or 'none'})")
+    if len(set(header)) < len(header):
+        raise AkeError(f"{path}: a column name appears twice")
+
+    def rows() -> Iterator[tuple[int, dict[str, str]]]:
+        for row in lines:
+            if not row:
+                continue
+            if len(row) != len(header):
+                raise AkeError(f"{path}: line {lines.line_num}: {len(row)} cells, expected {len(header)}")
+            yield lines.line_num, {k: v.strip() for k, v in zip(header, row, strict=True)}
+
+    return header, rows()
+
+
+def _number(path: Path, line: int, column: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise AkeError(f"{path}: line {line}: column {column!r} must be a number, got {text!r}") from None
+    if value != value or value in (float("inf"), float("-inf")):
+        raise AkeError(f"{path}: line {line}: column {column!r} must be finite, got {text!r}")
+    return value
+
+
+def with_edges(data: Data) -> Data:
+    """A graph given by its transposed adjacency (``adj_t``) gets ``edge_index`` and ``edge_weight`` from it."""
+    adjacency = data.get("adj_t")
+    if adjacency is None or data.get("edge_index") is not None:
+        return data
+    if not isinstance(adjacency, Tensor):  # torch_sparse.SparseTensor, where a person has it installed
+        adjacency = adjacency.to_torch_sparse_coo_tensor()
+    coo = adjacency.to_sparse_coo().coalesce()
+    data = copy.copy(data)
+    del data["adj_t"]
+    data.edge_index = coo.indices().flip(0)
+    if not bool((coo.values() == 1).all()):
+        data.edge_weight = coo.values()
+    return data

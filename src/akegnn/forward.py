@@ -1,0 +1,42 @@
+"""Calling a person's model: which of a graph's tensors its ``forward`` wants is read off its signature."""
+
+from __future__ import annotations
+
+import inspect
+
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from .errors import AkeError
+
+
+def forward(model: nn.Module, data: Data) -> Tensor:
+    """Call ``model`` by the names of its parameters (``x``, ``edge_index``, ``batch``, ...), or with ``data``."""
+    parameters = [
+        p
+        for p in inspect.signature(model.forward).parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
+    required = [p for p in parameters if p.default is p.empty]
+    if len(required) == 1 and required[0].name in ("data", "graph", "g"):
+        return _tensor(model, model(data))
+    positional, named = [], {}
+    for p in parameters:
+        value = data.get(p.name)
+        if value is None:
+            if p in required:
+                raise AkeError(
+                    f"{type(model).__name__}.forward: needs {p.name!r}, which the graph does not have "
+                    f"(it has {', '.join(sorted(data.keys()))})"
+                )
+        elif p.kind is p.POSITIONAL_ONLY:
+            positional.append(value)
+        else:
+            named[p.name] = value
+    return _tensor(model, model(*positional, **named))
+
+
+def _tensor(model: nn.Module, output: object) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise AkeError(f"{type(model).__name__}.forward: must return one tensor, returned {type(output).__name__}")
+    return output

@@ -1,0 +1,91 @@
+"""From what a person says a model is (a name, a path, a class, a function) to a function that builds one."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from .backbones import BACKBONES
+from .errors import AkeError
+from .tasks import Task
+
+Factory = Callable[[], nn.Module]
+
+# What constructors call the sizes that the data decides, and the ones we have to choose.
+_INPUT = ("in_channels", "in_features", "in_dim", "input_dim", "num_features", "num_node_features", "nfeat")
+_OUTPUT = ("out_channels", "num_classes", "out_features", "out_dim", "output_dim", "nclass")
+_CHOSEN = {"hidden_channels": 64, "hidden_dim": 64, "hidden": 64, "nhid": 64, "num_layers": 2}
+
+
+def find_class(name: str) -> Callable[..., nn.Module]:
+    """A backbone by name, or ``package.module:Class``, which is imported."""
+    if name in BACKBONES:
+        return BACKBONES[name]
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise AkeError(f"model: {name!r} is neither one of {', '.join(BACKBONES)} nor of the form package.module:Class")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except ModuleNotFoundError as e:
+        raise AkeError(f"model: cannot import {module_name!r} ({e})") from None
+    except AttributeError:
+        raise AkeError(f"model: {module_name!r} has no {attribute!r}") from None
+    if not callable(found):
+        raise AkeError(f"model: {name!r} is a {type(found).__name__}, expected a class or function")
+    return found  # type: ignore[no-any-return]
+
+
+def resolve(
+    model: str | type[nn.Module] | Factory, arguments: Mapping[str, Any], task: Task
+) -> tuple[Factory, str, dict[str, Any]]:
+    """A function that builds the model, its name for the record, and the complete arguments it is built with."""
+    if isinstance(model, nn.Module):
+        raise AkeError(
+            "model: give a function that builds one, such as `lambda: MyGNN(...)`, not a module: "
+            "every view needs a network of its own (trained modules go to models=[...])"
+        )
+    if not isinstance(model, str) and not isinstance(model, type):
+        if arguments:
+            raise AkeError("model_args: only for a model given by name or class; a function builds it as it likes")
+        return model, "given", {}
+    kind = find_class(model) if isinstance(model, str) else model
+    complete = complete_arguments(kind, arguments, task)
+    name = model if isinstance(model, str) else f"{model.__module__}:{model.__qualname__}"
+    return lambda: build(kind, complete), name, complete
+
+
+def build(kind: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> nn.Module:
+    """Call a constructor; what it refuses is an input error."""
+    label = getattr(kind, "__name__", str(kind))
+    try:
+        model = kind(**arguments)
+    except (TypeError, ValueError, AssertionError, RuntimeError) as e:
+        raise AkeError(f"model: {label} cannot be built with {dict(arguments)} ({e})") from None
+    if not isinstance(model, nn.Module):
+        raise AkeError(f"model: {label} built a {type(model).__name__}, expected a torch.nn.Module")
+    return model
+
+
+def complete_arguments(kind: Callable[..., nn.Module], given: Mapping[str, Any], task: Task) -> dict[str, Any]:
+    """Fill in what the data decides (input and output sizes, pooling) and usual values for what has no default."""
+    parameters = inspect.signature(kind).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for name in given:
+        if name not in parameters and not takes_any:
+            raise AkeError(f"model_args: {name!r} is not an argument of {getattr(kind, '__name__', kind)}")
+    complete = dict(given)
+    for names, size in ((_INPUT, task.features), (_OUTPUT, task.outputs)):
+        for name in [n for n in names if n in parameters][:1]:
+            complete.setdefault(name, size)
+    if "pool" in parameters and task.name == "graph":
+        complete.setdefault("pool", True)
+    for name, p in parameters.items():
+        if p.default is p.empty and name not in complete and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+            if name not in _CHOSEN:
+                raise AkeError(f"model_args: {getattr(kind, '__name__', kind)} needs {name!r} (--model-arg {name}=...)")
+            complete[name] = _CHOSEN[name]
+    return complete

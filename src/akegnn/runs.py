@@ -1,0 +1,275 @@
+"""The run folder: written whole or marked unfinished, read back without running anything it contains.
+
+| file | what is in it |
+| --- | --- |
+| `config.toml` | every setting; `akegnn train --config` repeats the run |
+| `metrics.json` | scores, split sizes, versions |
+| `history.csv` | loss and validation score of every epoch of every network |
+| `swaps.csv` | every channel that moved |
+| `model.safetensors` | the network that ships |
+| `README.md` | a short card |
+| `UNFINISHED` | only while a run is being written, or if it was cut off |
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import fcntl
+import io
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+import torch_geometric
+from torch import Tensor, nn
+
+from .backbones import BACKBONES
+from .errors import AkeError
+from .exchange import Swap
+from .fit import Result
+from .models import build
+from .settings import Settings, from_toml, to_toml
+from .training import Epoch
+
+MARK = "UNFINISHED"
+FILES = ("config.toml", "metrics.json", "history.csv", "swaps.csv", "model.safetensors", "README.md")
+
+
+@dataclass
+class Run:
+    """A finished run, read back."""
+
+    model: nn.Module
+    settings: Settings
+    metrics: dict[str, Any]
+
+
+def save(result: Result, path: Path) -> Path:
+    """Write a run folder. An unfinished one is started over; a finished one is not overwritten."""
+    with writing(path, result.settings) as folder:
+        write(result, folder)
+    return path
+
+
+@contextmanager
+def writing(path: Path, settings: Settings) -> Iterator[Path]:
+    """Hold a folder for one run: marked unfinished from the first moment, the mark taken away when all is written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        mark = (path / MARK).open("a")
+    except OSError as e:
+        raise AkeError(f"{path}: cannot be written ({e.strerror})") from None
+    with mark:
+        try:
+            # The lock goes with the process, however it ends, so a killed run never blocks the next one.
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise AkeError(f"{path}: another process is writing this run") from None
+        strangers = sorted({p.name for p in path.iterdir()} - {MARK, *FILES})
+        if strangers:
+            _unmark(path, keep=(path / "config.toml").exists())
+            raise AkeError(f"{path}: not an empty or a run folder (it holds {strangers[0]}); choose another")
+        finished = finished_settings(path, ignore_mark=os.fstat(mark.fileno()).st_size == 0)
+        if finished is not None:
+            _unmark(path)
+            raise AkeError(f"{path}: holds a finished run; choose another folder or delete it")
+        for name in FILES:  # what an interrupted run left behind must not be mixed with this one
+            (path / name).unlink(missing_ok=True)
+        mark.truncate(0)
+        mark.write("This run has not finished. The same command starts it over.\n")
+        mark.flush()
+        _atomic(path / "config.toml", to_toml(settings).encode())
+        yield path
+        _unmark(path)
+
+
+def finished_settings(path: Path, ignore_mark: bool = False) -> Settings | None:
+    """The settings of a finished run, or ``None`` where there is none."""
+    whole = all((path / name).is_file() for name in FILES)
+    if not whole or ((path / MARK).exists() and not ignore_mark):
+        return None
+    return from_toml(path / "config.toml")
+
+
+def write(result: Result, folder: Path) -> None:
+    """All files of a run; each appears whole or not at all."""
+    state = {k: v.detach().cpu().contiguous() for k, v in result.model.state_dict().items()}
+    metrics = {
+        "metric": result.metric,
+        "floor": result.floor,
+        "splits": result.sizes,
+        "scores": [dataclasses.asdict(s) for s in result.scores],
+        "swaps": len(result.swaps),
+        "parameters": sum(p.numel() for p in result.model.parameters()),
+        "versions": versions(),
+    }
+    _atomic(folder / "config.toml", to_toml(result.settings).encode())
+    write_rows(folder / "history.csv", Epoch, result.history)
+    write_rows(folder / "swaps.csv", Swap, result.swaps)
+    _atomic(folder / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
+    _atomic(folder / "README.md", card(result).encode())
+    _atomic(folder / "model.safetensors", safetensors.torch.save(_untied(state)))
+
+
+def load(path: str | Path, model: Callable[..., nn.Module] | None = None) -> Run:
+    """Read a run folder back; ``run.model`` predicts as it did when it was saved.
+
+    Args:
+        path: the folder.
+        model: the class or function that builds the model, needed where it is not one of our backbones: nothing that a
+            folder merely names is imported.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise AkeError(f"{path}: no such run folder")
+    if (path / MARK).exists():
+        raise AkeError(f"{path}: the run has not finished")
+    for name in ("config.toml", "metrics.json", "model.safetensors"):
+        if not (path / name).is_file():
+            raise AkeError(f"{path}: not a run folder, {name} is missing")
+    settings = from_toml(path / "config.toml")
+    if model is not None:
+        network = build(model, settings.model_args)
+    elif settings.model in BACKBONES:
+        network = build(BACKBONES[settings.model], settings.model_args)
+    else:
+        raise AkeError(f"{path}: its model is {settings.model!r}; pass model= (--model) with the class that builds it")
+    load_weights(network, path / "model.safetensors")
+    return Run(network.eval(), settings, json.loads((path / "metrics.json").read_text()))
+
+
+def load_weights(network: nn.Module, path: Path) -> None:
+    """Put the tensors of a safetensors file into a module; names and shapes must agree."""
+    tensors = read_tensors(path)
+    state = network.state_dict()
+    tied = {v: k for k, v in _ties(state).items()}
+    for name, value in state.items():
+        source = name if name in tensors else tied.get(name, name)
+        if source not in tensors:
+            raise AkeError(f"{path}: has no tensor {name!r}, which {type(network).__name__} needs")
+        if tensors[source].shape != value.shape:
+            found, wanted = tuple(tensors[source].shape), tuple(value.shape)
+            raise AkeError(f"{path}: {name} has shape {found}, {type(network).__name__} needs {wanted}")
+    for name in tensors:
+        if name not in state:
+            raise AkeError(f"{path}: holds {name!r}, which {type(network).__name__} does not have")
+    network.load_state_dict(tensors, strict=False)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """A safetensors file; the format cannot carry code."""
+    try:
+        return dict(safetensors.torch.load_file(path))
+    except OSError as e:
+        raise AkeError(f"{path}: cannot be read ({e.strerror or 'no such file'})") from None
+    except safetensors.SafetensorError as e:
+        raise AkeError(f"{path}: not a safetensors file ({e})") from None
+
+
+def write_tensors(path: Path, state: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file, whole or not at all."""
+    _atomic(path, safetensors.torch.save(_untied({k: v.detach().cpu().contiguous() for k, v in state.items()})))
+
+
+def write_rows(path: Path, kind: type[Any], rows: list[Any]) -> None:
+    """Write dataclass instances as a CSV file, whole or not at all."""
+    _atomic(path, _csv(kind, rows))
+
+
+def card(result: Result) -> str:
+    """A short description of the run, in Markdown."""
+    s = result.settings
+    rows = "\n".join(
+        f"| {x.name} | {100 * x.validation:.2f} | {100 * x.test:.2f} | {x.passes} | {x.seconds:.1f} |"
+        for x in result.scores
+    )
+    floor = ""
+    if result.floor is not None:
+        floor = f"Chance, or always the commonest training class: {100 * result.floor:.2f}.\n"
+    drawn = f"Splits: {s.splits_drawn}.\n" if s.splits_drawn else ""
+    sizes = ", ".join(f"{k} {v}" for k, v in result.sizes.items())
+    given = [name for name in ("data", "model") if getattr(s, name) == "given"]
+    repeat = (
+        f"The {' and the '.join(given)} were given in Python, so `config.toml` alone does not repeat the run."
+        if given
+        else "Repeat it with `akegnn train --config config.toml --out ANOTHER_FOLDER`."
+    )
+    return f"""# {s.model} on {s.data}, {s.task} task
+
+One network made by adaptive knowledge exchange (recipe `{s.recipe}`, seed {s.seed}) of {len(s.views)} networks.
+{result.metric}, in per cent, on the original data, at each network's best validation epoch:
+
+| | validation | test | passes at inference | seconds of training |
+| --- | --- | --- | --- | --- |
+{rows}
+
+{floor}{drawn}Split sizes: {sizes}. {len(result.swaps)} swaps, see `swaps.csv`.
+`model.safetensors` holds the network named AKE. {repeat}
+"""
+
+
+def versions() -> dict[str, str]:
+    """What the run was made with."""
+    from . import __version__
+
+    found = {"akegnn": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    found |= {"torch_geometric": torch_geometric.__version__, "platform": platform.platform()}
+    if torch.cuda.is_available():
+        found["cuda"] = torch.cuda.get_device_name()
+    return found
+
+
+def _csv(kind: type[Any], rows: list[Any]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [f.name for f in dataclasses.fields(kind)]
+    writer.writerow(names)
+    writer.writerows([getattr(row, name) for name in names] for row in rows)
+    return text.getvalue().encode()
+
+
+def _atomic(path: Path, content: bytes) -> None:
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(content)
+                f.flush()
+                os.fsync(f.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as e:
+        raise AkeError(f"{path}: cannot be written ({e.strerror})") from None
+
+
+def _unmark(path: Path, keep: bool = False) -> None:
+    if not keep:
+        (path / MARK).unlink(missing_ok=True)
+
+
+def _ties(state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Names that share a tensor with an earlier name (``share_weights``): first name -> later name."""
+    first: dict[int, str] = {}
+    ties = {}
+    for name, value in state.items():
+        if value.data_ptr() in first and value.numel():
+            ties[first[value.data_ptr()]] = name
+        first.setdefault(value.data_ptr(), name)
+    return ties
+
+
+def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {k: v for k, v in state.items() if k not in set(_ties(state).values())}

@@ -1,0 +1,144 @@
+"""Settings as plain dataclasses, read from and written to TOML, and the seeds that are derived from one."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .errors import AkeError
+
+
+@dataclass(frozen=True)
+class Training:
+    """How one network is trained; both phases use the same."""
+
+    epochs: int = 200
+    lr: float = 0.01
+    weight_decay: float = 5e-4
+    patience: int | None = None  # epochs without a better validation score before stopping; None: never
+    batch_size: int = 128  # graphs per batch (graph task only)
+    optimizer: str = "Adam"  # a class of torch.optim; a function given in Python is recorded by its name
+    scheduler: str = ""
+    metric: str = ""  # empty: the task's own
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise AkeError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        if self.patience is not None and self.patience < 1:
+            raise AkeError(f"patience: must be at least 1, got {self.patience}")
+        if not self.lr > 0:
+            raise AkeError(f"lr: must be positive, got {self.lr}")
+        if self.weight_decay < 0:
+            raise AkeError(f"weight_decay: must not be negative, got {self.weight_decay}")
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How channels are exchanged between the phases."""
+
+    strategy: str = "adaptive"
+    channels: int = 5  # M, per layer and step
+    bins: int = 10  # B
+    iterations: int = 3  # times round the ring: N = V * iterations steps
+    layers: str = "all"  # or "hidden"
+
+    def __post_init__(self) -> None:
+        for name in ("channels", "bins", "iterations"):
+            if getattr(self, name) < 1:
+                raise AkeError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        if self.layers not in ("all", "hidden"):
+            raise AkeError(f"layers: {self.layers!r} is not one of all, hidden")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that is needed to repeat a run."""
+
+    data: str = "digits"  # a dataset's name, a folder or file, or "given" for a graph passed in Python
+    task: str = "node"
+    split: int = 0  # which column, where masks have several
+    model: str = "gcn"  # a backbone's name, "package.module:Class", or "given"
+    model_args: dict[str, Any] = field(default_factory=dict)
+    recipe: str = "paper"
+    views: list[dict[str, Any]] = field(default_factory=list)
+    seed: int = 0
+    device: str = "cpu"
+    baseline: bool = True  # also train a network on the original graph, to compare with
+    train: str = "built in"  # or the name of your own training function
+    splits_drawn: str = ""  # what was drawn because the graph did not bring it
+    training: Training = field(default_factory=Training)
+    exchange: Exchange = field(default_factory=Exchange)
+
+
+def to_toml(settings: Settings) -> str:
+    """The settings as TOML; ``None`` is left out."""
+
+    def value(v: Any) -> str:
+        if isinstance(v, dict):
+            return "{ " + ", ".join(f"{_key(k)} = {value(x)}" for k, x in v.items() if x is not None) + " }"
+        if isinstance(v, list | tuple):
+            return "[" + ", ".join(value(x) for x in v) + "]"
+        if isinstance(v, bool | str):
+            return json.dumps(v, ensure_ascii=False)
+        if isinstance(v, float):
+            return repr(v)
+        return str(v)
+
+    tables = {"": dataclasses.asdict(settings)}
+    for name in ("training", "exchange"):
+        tables[name] = tables[""].pop(name)
+    parts = []
+    for name, table in tables.items():
+        lines = [f"[{name}]"] if name else []
+        lines += [f"{_key(k)} = {value(v)}" for k, v in table.items() if v is not None]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def from_toml(path: Path) -> Settings:
+    """Read settings; an unknown or wrongly typed field is an error that names it."""
+    try:
+        with path.open("rb") as f:
+            table = tomllib.load(f)
+    except OSError as e:
+        raise AkeError(f"{path}: cannot be read ({e.strerror})") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise AkeError(f"{path}: not valid TOML ({e})") from None
+    try:
+        table["training"] = _build(Training, table.get("training", {}), "training.")
+        table["exchange"] = _build(Exchange, table.get("exchange", {}), "exchange.")
+        return _build(Settings, table, "")
+    except AkeError as e:
+        raise AkeError(f"{path}: {e}") from None
+
+
+def _build(kind: type[Any], table: dict[str, Any], prefix: str) -> Any:
+    fields = {f.name: f for f in dataclasses.fields(kind)}
+    for name, given in table.items():
+        if name not in fields:
+            raise AkeError(f"{prefix}{name}: unknown; expected one of {', '.join(fields)}")
+        default = fields[name].default
+        make = fields[name].default_factory
+        if make is not dataclasses.MISSING:
+            default = make()
+        wanted = (int,) if default is None else (int, float) if isinstance(default, float) else (type(default),)
+        if not isinstance(given, wanted) or (isinstance(given, bool) and bool not in wanted):
+            names = " or ".join(t.__name__ for t in wanted)
+            raise AkeError(f"{prefix}{name}: must be {names}, got {given!r}")
+    return kind(**table)
+
+
+def _key(key: str) -> str:
+    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else json.dumps(key)
+
+
+def derive(seed: int, *labels: object) -> int:
+    """A seed of its own for each purpose, the same on every machine: ``derive(0, "view", 2)``."""
+    text = repr((seed, *labels)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 2

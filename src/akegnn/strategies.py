@@ -1,0 +1,102 @@
+"""Which channel goes where: the paper's adaptive exchange and every alternative it is compared with.
+
+A strategy looks at a :class:`~akegnn.exchange.Workbench` and yields :class:`Choice` after :class:`Choice`; the exchange
+makes each swap before it asks for the next, so a strategy may always look at the present state. To add one, write
+such a function and give it an entry in :data:`STRATEGIES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from .errors import AkeError
+
+if TYPE_CHECKING:
+    from .exchange import Workbench
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Swaps to make now, for each of the G layers on the bench: all tensors are ``[G, K]``."""
+
+    redundant: Tensor  # channels of the target
+    informative: Tensor  # channels of the source
+    correlation: Tensor | None = None  # of the redundant pair
+    before: Tensor | None = None  # entropy of the target layer
+    after: Tensor | None = None  # ... once the channel is in place
+
+
+Chooser = Callable[["Workbench", int, int, int, list[torch.Generator]], Iterator[Choice]]
+
+
+def adaptive(bench: Workbench, target: int, source: int, count: int, draws: list[torch.Generator]) -> Iterator[Choice]:
+    """Eq. 8 of the paper: of the most correlated pair, the one whose replacement gives the highest entropy."""
+    for _ in range(count):
+        pair, correlation = bench.redundant_pair(target)
+        side, informative, before, after = bench.most_informative(target, source, pair)
+        yield Choice(pair.gather(1, side), informative, correlation, before, after)
+
+
+def uniform(bench: Workbench, target: int, source: int, count: int, draws: list[torch.Generator]) -> Iterator[Choice]:
+    """``count`` channels of each side, drawn without replacement."""
+    yield Choice(bench.draw(count, draws), bench.draw(count, draws))
+
+
+def first(bench: Workbench, target: int, source: int, count: int, draws: list[torch.Generator]) -> Iterator[Choice]:
+    """The first ``count`` channels, each for its namesake."""
+    channels = torch.arange(count, device=bench.device).expand(bench.layers, count)
+    yield Choice(channels, channels)
+
+
+def same_place(
+    bench: Workbench, target: int, source: int, count: int, draws: list[torch.Generator]
+) -> Iterator[Choice]:
+    """``count`` places drawn without replacement, each exchanged with the same place of the source."""
+    places = bench.draw(count, draws)
+    yield Choice(places, places)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """How channels are chosen and what is moved when one is."""
+
+    choose: Chooser
+    about: str
+    axis: Literal["output", "input", "point"] = "output"
+    partner: Literal["source", "random", "self"] = "source"  # who gives: a trained network, an untrained one, itself
+    neuron: bool = False  # move the outgoing weights as well
+    adaptive: bool = False  # needs correlation and entropy
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "adaptive": Strategy(adaptive, "redundant output channels for informative ones (the paper's)", adaptive=True),
+    "random-output": Strategy(uniform, "output channels drawn at random"),
+    "first-output": Strategy(first, "the first M output channels"),
+    "adaptive-input": Strategy(adaptive, "redundant input channels for informative ones", "input", adaptive=True),
+    "random-input": Strategy(uniform, "input channels drawn at random", "input"),
+    "first-input": Strategy(first, "the first input channels", "input"),
+    "point": Strategy(same_place, "single weights drawn at random, each for the weight in the same place", "point"),
+    "random-partner": Strategy(
+        adaptive, "adaptive choice, but from a network with random weights", partner="random", adaptive=True
+    ),
+    "random-partner-random": Strategy(uniform, "random choice from a network with random weights", partner="random"),
+    "self": Strategy(
+        adaptive, "a redundant channel overwritten by another of the same layer", partner="self", adaptive=True
+    ),
+    "neuron": Strategy(
+        adaptive, "as adaptive, and the weights that read the channel move with it", neuron=True, adaptive=True
+    ),
+}
+
+
+def strategy(name: str) -> Strategy:
+    """Look a strategy up by name."""
+    try:
+        return STRATEGIES[name]
+    except KeyError:
+        raise AkeError(f"strategy: {name!r} is not one of {', '.join(STRATEGIES)}") from None

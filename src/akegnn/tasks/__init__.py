@@ -1,0 +1,39 @@
+"""Learning problems: node, link and graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch_geometric.data import Data
+
+from ..data import own
+from ..errors import AkeError
+from .base import METRICS, Metric, Task
+from .graph import GraphTask
+from .link import LinkTask
+from .node import NodeTask
+
+TASKS = ("node", "link", "graph")
+
+__all__ = ["METRICS", "TASKS", "GraphTask", "LinkTask", "Metric", "NodeTask", "Task", "make_task"]
+
+
+def make_task(
+    data: Data | Sequence[Data],
+    task: str | None = None,
+    *,
+    split: int = 0,
+    metric: str | Metric | None = None,
+    batch_size: int = 128,
+) -> Task:
+    """The task for a graph or graphs; without a name, ``graph`` for several graphs and ``node`` for one."""
+    one = isinstance(data, Data)
+    task = task or ("node" if one else "graph")
+    if task not in TASKS:
+        raise AkeError(f"task: {task!r} is not one of {', '.join(TASKS)}")
+    if one != (task != "graph"):
+        raise AkeError(f"data: the {task} task needs {'one graph' if task != 'graph' else 'a list of graphs'}")
+    if isinstance(data, Data):
+        data = own.with_edges(data)
+        return NodeTask(data, split, metric) if task == "node" else LinkTask(data, split, metric)
+    return GraphTask([own.with_edges(g) for g in data], split, metric, batch_size)

@@ -1,0 +1,177 @@
+"""What a task is: what a network trains on under a view, its loss, its prediction and how good that is."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from ..errors import AkeError
+from ..views import View
+
+Metric = Callable[[Tensor, Tensor], float]
+
+
+def accuracy(prediction: Tensor, target: Tensor) -> float:
+    """Share of rows whose largest entry is the target's."""
+    return float((prediction.argmax(-1) == target).double().mean())
+
+
+def f1_macro(prediction: Tensor, target: Tensor) -> float:
+    """Unweighted mean of the classes' F1."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(target.cpu(), prediction.argmax(-1).cpu(), average="macro", zero_division=0.0))
+
+
+def roc_auc(prediction: Tensor, target: Tensor) -> float:
+    """Area under the ROC curve, of scores or of two columns of logits."""
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(target.cpu(), _one_score(prediction).cpu()))
+
+
+def average_precision(prediction: Tensor, target: Tensor) -> float:
+    """Average precision, of scores or of two columns of logits."""
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(target.cpu(), _one_score(prediction).cpu()))
+
+
+def _one_score(prediction: Tensor) -> Tensor:
+    if prediction.dim() == 1:
+        return prediction
+    if prediction.shape[-1] != 2:
+        raise AkeError(f"metric: needs two classes, the prediction has {prediction.shape[-1]} columns")
+    return prediction[:, 1] - prediction[:, 0]
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "f1": f1_macro,
+    "roc_auc": roc_auc,
+    "average_precision": average_precision,
+}
+
+
+class Task(ABC):
+    """Data, splits, loss and metric of one learning problem. Higher scores are better."""
+
+    name: str
+    metric_name: str
+    features: int
+    outputs: int  # what a model must return per node or graph
+    splits_drawn: str = ""  # a note where splits were not given
+    example: Data  # one graph, to find out how a model is called
+    sizes: dict[str, int]  # of the parts
+
+    def __init__(self, metric: str | Metric | None) -> None:
+        if metric is not None and not callable(metric) and metric not in METRICS:
+            raise AkeError(f"metric: {metric!r} is not one of {', '.join(METRICS)} nor a function")
+        if callable(metric):
+            self.metric_name, self._metric = getattr(metric, "__name__", "metric"), metric
+        else:
+            self.metric_name = metric or self.metric_name
+            self._metric = METRICS[self.metric_name]
+
+    @abstractmethod
+    def seen(self, view: View, generator: torch.Generator) -> Any:
+        """What a network trains on: a view of the training graph or graphs. Nothing held out is in it."""
+
+    @abstractmethod
+    def batches(self, seen: Any, generator: torch.Generator) -> Iterator[Data]:
+        """The training batches of one epoch."""
+
+    @abstractmethod
+    def loss(self, out: Tensor, batch: Data) -> Tensor:
+        """Training loss of the model's output on a batch."""
+
+    @abstractmethod
+    def predict(self, model: nn.Module) -> Tensor:
+        """The model's raw prediction on the original data, for all parts at once."""
+
+    @abstractmethod
+    def part(self, prediction: Tensor, part: str) -> tuple[Tensor, Tensor]:
+        """Prediction and target of one part: ``train``, ``val`` or ``test``."""
+
+    @abstractmethod
+    def part_loss(self, prediction: Tensor, part: str) -> float:
+        """The loss on one part, by which equal validation scores are told apart."""
+
+    def score(self, prediction: Tensor, part: str) -> float:
+        """The metric on one part."""
+        return self._metric(*self.part(prediction, part))
+
+    @abstractmethod
+    def floor(self) -> float | None:
+        """Test score of always predicting the commonest training class; ``None`` if there is no such thing."""
+
+    def combine(self, predictions: Sequence[Tensor]) -> Tensor:
+        """The ensemble's prediction: majority vote, ties by mean probability."""
+        stacked = torch.stack([p.softmax(-1) for p in predictions])
+        votes = torch.nn.functional.one_hot(stacked.argmax(-1), stacked.shape[-1]).sum(0)
+        return votes + 0.5 * stacked.mean(0)  # the mean is at most 1, so it decides between equal votes and no others
+
+    @abstractmethod
+    def to(self, device: torch.device) -> Task:
+        """The task with its tensors on a device."""
+
+
+def move(task: Task, device: torch.device) -> Task:
+    """A copy whose tensors, graphs and collections of them are on ``device``."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Tensor | Data):
+            return value.to(device)
+        if isinstance(value, dict):
+            return {k: moved(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [moved(v) for v in value]
+        return value
+
+    task = copy.copy(task)
+    task.__dict__ = {k: moved(v) for k, v in task.__dict__.items()}
+    return task
+
+
+def check_classes(labels: Tensor, parts: dict[str, Tensor]) -> int:
+    """Labels must be whole numbers from 0 on, of at least two classes. Returns the number of classes."""
+    if labels.is_floating_point() or labels.dim() != 1:
+        raise AkeError(f"y: must be one whole number each, got {labels.dtype} of shape {tuple(labels.shape)}")
+    used = labels[torch.cat(list(parts.values()))]
+    if int(used.min()) < 0:
+        raise AkeError(f"y: labels must lie from 0 on, found {int(used.min())} in a split")
+    if len(used.unique()) < 2:
+        raise AkeError(f"y: only one class ({int(used[0])}); at least two are needed")
+    classes = int(used.max()) + 1
+    if classes > 10 * len(used):
+        raise AkeError(f"y: label {classes - 1} with only {len(used)} labels; labels must be 0 to classes - 1")
+    return classes
+
+
+def check_outputs(task: str, out: Tensor, classes: int) -> None:
+    """A classifier needs one column per class."""
+    if out.dim() != 2 or out.shape[-1] != classes:
+        raise AkeError(f"model: its output has shape {tuple(out.shape)}, the {task} task needs {classes} columns")
+
+
+def check_graph(data: Data, name: str = "data") -> None:
+    """What every task needs of a graph."""
+    if data.get("edge_index") is None:
+        raise AkeError(f"{name}.edge_index: missing")
+    if data.get("x") is None:
+        raise AkeError(f"{name}.x: missing; node features are needed")
+    x = data.x if data.x.layout == torch.strided else data.x.to_sparse_coo().coalesce().values()
+    if not x.is_floating_point():
+        raise AkeError(f"{name}.x: must be floating point, is {data.x.dtype}")
+    if not bool(torch.isfinite(x).all()):
+        raise AkeError(f"{name}.x: contains NaN or infinite features")
+    if data.edge_index.numel() and int(data.edge_index.max()) >= data.num_nodes:
+        raise AkeError(f"{name}.edge_index: names node {int(data.edge_index.max())}, but there are {data.num_nodes}")
+    if data.edge_index.numel() and int(data.edge_index.min()) < 0:
+        raise AkeError(f"{name}.edge_index: names node {int(data.edge_index.min())}; nodes count from 0")
