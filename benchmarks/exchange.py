@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 import literal  # noqa: E402
-
 from akegnn.channels import Layer, Slot  # noqa: E402
 from akegnn.exchange import Swap, ring, ring_steps  # noqa: E402
 from akegnn.strategies import STRATEGIES  # noqa: E402
@@ -35,7 +34,7 @@ REPEATS = 5
 
 
 def build(hidden: int, options: argparse.Namespace) -> tuple[dict[str, Tensor], list[Layer]]:
-    """Weights as GCNII's layers start with them: ``hidden x hidden``, uniform within Glorot's bound, output on axis 1."""
+    """Weights like those of GCNII's layers: ``hidden x hidden``, uniform within Glorot's bound, output on axis 1."""
     g = torch.Generator().manual_seed(options.seed)
     bound = (6 / (hidden + hidden)) ** 0.5
     stacks, layers = {}, []
@@ -95,7 +94,7 @@ def time_literal(
         leaving, joining = target[s.target_channel].copy(), source[s.source_channel].copy()
         target[s.target_channel], source[s.source_channel] = joining, leaving
     for name, t in after.items():
-        if t[:, 0].mT.double().tolist() != now[name].tolist():
+        if (t[:, 0].mT.double().numpy() != now[name]).any():
             sys.exit(f"DIFFERENT: {name}: the weights are not those that the recorded swaps lead to")
     return choosing / len(sample), pairing / len(sample)
 
@@ -128,7 +127,7 @@ def measure_peak(hidden: int, options: argparse.Namespace) -> None:
 def peak_of(hidden: int, options: argparse.Namespace) -> int | None:
     """Peak working memory in bytes, measured in a process of its own; None where ``/proc`` cannot tell."""
     command = [sys.executable, __file__, "--peak", str(hidden), "--seed", str(options.seed)]
-    for name in ("layers", "networks", "iterations", "channels", "bins"):
+    for name in ("layers", "networks", "iterations", "channels", "bins", "threads"):
         command += [f"--{name}", str(getattr(options, name))]
     if not Path("/proc/self/status").exists():
         return None
@@ -145,10 +144,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--channels", type=int, default=5, help="swaps per layer and step (M)")
     parser.add_argument("--bins", type=int, default=10, help="bins of the histogram (B)")
     parser.add_argument("--literal-steps", type=int, default=8, help="literal choices to time, for each hidden size")
+    # One by default: the literal algorithm uses one, and on a busy machine two threads that wait for each other at
+    # every small operation can take twenty times as long as one.
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads for ours (default: 1, as the literal one)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--peak", type=int, help=argparse.SUPPRESS)  # what the child process is called with
     options = parser.parse_args()
-    if min(options.literal_steps, options.layers, options.iterations, options.channels, options.bins) < 1:
+    if (
+        min(options.literal_steps, options.layers, options.iterations, options.channels, options.bins, options.threads)
+        < 1
+    ):
         parser.error("counts must be at least 1")
     if options.networks < 2 or min(options.hidden) < 2:
         parser.error("an exchange needs two networks and two channels")
@@ -157,13 +162,14 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
+    torch.set_num_threads(options.threads)
     if options.peak is not None:
         measure_peak(options.peak, options)
         return
     steps = options.networks * options.iterations
     print(
         f"{options.layers} layers, {options.networks} networks, {steps} steps, {options.channels} swaps per layer and "
-        f"step, {options.bins} bins; torch {torch.__version__} on {torch.get_num_threads()} CPU threads"
+        f"step, {options.bins} bins; torch {torch.__version__} on {torch.get_num_threads()} CPU thread(s)"
     )
     columns = (
         "hidden",
@@ -199,11 +205,10 @@ def main() -> None:
             str(PAPER.get(hidden, "-")),
         )
         print("  ".join(x.rjust(max(8, len(c))) for x, c in zip(cells, columns, strict=True)), flush=True)
-    total = steps * min(options.channels, min(options.hidden)) * options.layers
-    sampled = min(options.literal_steps, total)
     print(
         f"""
-literal s     tests/literal.py, extrapolated: the mean time of {sampled} sampled choices times all {total} of them
+literal s     tests/literal.py, extrapolated: the mean time of {options.literal_steps} choices, drawn among the
+              {steps} steps x {options.channels} swaps x {options.layers} layers, times their full number
 pairs s       of it, the search for the redundant pair (a loop over pairs of channels)
 histograms s  of it, one numpy histogram per candidate: what would be left if the search for the pair cost nothing
 ours s        the whole exchange with its record, measured: best of {REPEATS} after a warm-up

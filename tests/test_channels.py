@@ -459,6 +459,15 @@ def test_gcn2_has_its_output_on_axis_one(name):
     assert readers >= {*((f"convs.{k}.weight1", 0) for k in range(3)), ("lin2.weight", 1)}
 
 
+def test_gcn2_makes_a_column_of_its_output_from_a_column_of_its_weight():
+    """Both axes of its weight permute alike, so only this tells the output from the input."""
+    conv, data = pyg.GCN2Conv(4, alpha=0.1).double(), graph()
+    before = conv(data.x, data.x, data.edge_index)
+    conv.weight1.data[:, 2] += 1
+    changed = (conv(data.x, data.x, data.edge_index) != before).any(0)
+    assert changed.tolist() == [False, False, True, False]
+
+
 @pytest.mark.parametrize("name", ["gcnii", "gcnii two weights", "residual", "residual in place", "repeated"])
 def test_a_residual_stream_ties_its_layers(name):
     _, found = built(name)

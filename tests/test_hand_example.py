@@ -82,35 +82,31 @@ def test_entropies_before():
     assert float(entropy(network_a().two.weight, BINS)) == pytest.approx(math.log(3), abs=1e-12)
 
 
-# Which of the pair leaves (r), which of B's channels comes (i), and the histogram of layer one with it:
+# Which of the pair leaves (r), which of B's channels comes (i), the histogram of layer one with it, its entropy:
 LAYER_ONE = [
     # r = 0 leaves the values 1 5 3 3 2 1
-    (0, 0, (7, 1, 1)),  # with 9 1 1: over [1, 9], edges 3.67 and 6.33:  1 3 3 2 1 1 1 | 5 | 9         0.6837
-    (0, 1, (5, 2, 2)),  # with 2 4 1: over [1, 5], edges 2.33 and 3.67:  1 2 1 2 1 | 3 3 | 5 4         0.9950
-    (0, 2, (6, 2, 1)),  # with 2 2 2: over [1, 5], edges 2.33 and 3.67:  1 2 1 2 2 2 | 3 3 | 5         0.8487
+    (0, 0, (7, 1, 1), 0.6837),  # with 9 1 1: over [1, 9], edges 3.67 and 6.33: 1 3 3 2 1 1 1 | 5 | 9
+    (0, 1, (5, 2, 2), 0.9950),  # with 2 4 1: over [1, 5], edges 2.33 and 3.67: 1 2 1 2 1 | 3 3 | 5 4
+    (0, 2, (6, 2, 1), 0.8487),  # with 2 2 2: over [1, 5], edges 2.33 and 3.67: 1 2 1 2 2 2 | 3 3 | 5
     # r = 1 leaves the values 1 2 3 3 2 1; the 5 has gone, so the range shrinks
-    (1, 0, (8, 1)),  # with 9 1 1: over [1, 9], edges 3.67 and 6.33:     1 2 3 3 2 1 1 1 | none | 9    0.3488
-    (1, 1, (3, 3, 3)),  # with 2 4 1: over [1, 4], edges 2 and 3:        1 1 1 | 2 2 2 | 3 3 4         1.0986 = ln 3
-    (1, 2, (2, 5, 2)),  # with 2 2 2: over [1, 3], edges 1.67 and 2.33:  1 1 | 2 2 2 2 2 | 3 3         0.9950
+    (1, 0, (8, 1), 0.3488),  # with 9 1 1: over [1, 9], edges 3.67 and 6.33: 1 2 3 3 2 1 1 1 | none | 9
+    (1, 1, (3, 3, 3), 1.0986),  # with 2 4 1: over [1, 4], edges 2 and 3: 1 1 1 | 2 2 2 | 3 3 4; ln 3
+    (1, 2, (2, 5, 2), 0.9950),  # with 2 2 2: over [1, 3], edges 1.67 and 2.33: 1 1 | 2 2 2 2 2 | 3 3
 ]
-LAYER_ONE_VALUES = [0.6837, 0.9950, 0.8487, 0.3488, 1.0986, 0.9950]
 
 # Both channels of layer two hold 0 1 2, so it makes no difference which one leaves: the first does.
 LAYER_TWO = [
-    (0, 0, (4, 1, 1)),  # 2 0 1 with 0 0 0: over [0, 2], edges 0.67 and 1.33:  0 0 0 0 | 1 | 2         0.8676
-    (0, 1, (2, 2, 2)),  # 2 0 1 with 6 4 2: over [0, 6], edges 2 and 4:        0 1 | 2 2 | 4 6         1.0986 = ln 3
-    (1, 0, (4, 1, 1)),  # 0 1 2 with 0 0 0                                                             0.8676
-    (1, 1, (2, 2, 2)),  # 0 1 2 with 6 4 2                                                             1.0986
+    (0, 0, (4, 1, 1), 0.8676),  # 2 0 1 with 0 0 0: over [0, 2], edges 0.67 and 1.33: 0 0 0 0 | 1 | 2
+    (0, 1, (2, 2, 2), 1.0986),  # 2 0 1 with 6 4 2: over [0, 6], edges 2 and 4: 0 1 | 2 2 | 4 6; ln 3
+    (1, 0, (4, 1, 1), 0.8676),  # 0 1 2 with 0 0 0
+    (1, 1, (2, 2, 2), 1.0986),  # 0 1 2 with 6 4 2
 ]
-LAYER_TWO_VALUES = [0.8676, 1.0986, 0.8676, 1.0986]
 
 
-@pytest.mark.parametrize(
-    ("layer", "candidates", "values"), [("one", LAYER_ONE, LAYER_ONE_VALUES), ("two", LAYER_TWO, LAYER_TWO_VALUES)]
-)
-def test_entropy_with_each_candidate(layer, candidates, values):
+@pytest.mark.parametrize(("layer", "candidates"), [("one", LAYER_ONE), ("two", LAYER_TWO)])
+def test_entropy_with_each_candidate(layer, candidates):
     target, source = getattr(network_a(), layer).weight.detach(), getattr(network_b(), layer).weight.detach()
-    for (r, i, counts), value in zip(candidates, values, strict=True):
+    for r, i, counts, value in candidates:
         assert h(*counts) == pytest.approx(value, abs=5e-5)
         assert float(entropy(after(target, r, source[i]), BINS)) == pytest.approx(h(*counts), abs=1e-12)
 

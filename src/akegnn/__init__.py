@@ -2,6 +2,7 @@
 
 from . import views
 from .channels import ChannelMap, Explanation, Layer, Slot, channel_map, explain
+from .data import load as load_data
 from .errors import AkeError, RunFailed
 from .exchange import Swap, exchange, exchange_ring
 from .fit import Result, Score, fit
@@ -26,5 +27,6 @@ __all__ = [
     "explain",
     "fit",
     "load",
+    "load_data",
     "views",
 ]

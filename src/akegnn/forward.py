@@ -19,7 +19,8 @@ def forward(model: nn.Module, data: Data) -> Tensor:
     ]
     required = [p for p in parameters if p.default is p.empty]
     if len(required) == 1 and required[0].name in ("data", "graph", "g"):
-        return _tensor(model, model(data))
+        by_name = required[0].kind is inspect.Parameter.KEYWORD_ONLY
+        return _tensor(model, model(**{required[0].name: data}) if by_name else model(data))
     positional, named = [], {}
     for p in parameters:
         value = data.get(p.name)
@@ -29,6 +30,8 @@ def forward(model: nn.Module, data: Data) -> Tensor:
                     f"{type(model).__name__}.forward: needs {p.name!r}, which the graph does not have "
                     f"(it has {', '.join(sorted(data.keys()))})"
                 )
+            if p.kind is p.POSITIONAL_ONLY:
+                positional.append(p.default)
         elif p.kind is p.POSITIONAL_ONLY:
             positional.append(value)
         else:

@@ -65,11 +65,18 @@ def corrupt_features(
         values = torch.where(chosen, coo.values() * noise, coo.values())
         return _sparse_like(x, coo.indices(), values), ~chosen
     dense = x if x.layout == torch.strided else x.to_dense()
-    chosen, noise = drawn(dense.shape, dense.mean(1, keepdim=True))
-    if mode == "multiply":
-        chosen &= dense != 0
-        noise = dense * noise
-    return torch.where(chosen, noise, dense), ~chosen
+    if mode == "replace":
+        chosen, noise = drawn(dense.shape, dense.mean(1, keepdim=True))
+        return torch.where(chosen, noise, dense), ~chosen
+    # Draw for the non-zero entries only: cheap, and the same as for these features in a sparse layout.
+    row, column = dense.nonzero(as_tuple=True)
+    chosen, noise = drawn(row.shape, dense.mean(1)[row])
+    kept = torch.ones(dense.shape, dtype=torch.bool, device=x.device)
+    kept[row, column] = ~chosen
+    values = dense[row, column]
+    out = dense.clone()
+    out[row, column] = torch.where(chosen, values * noise, values)
+    return out, kept
 
 
 def drop_edges(
@@ -152,7 +159,7 @@ def _device(generator: torch.Generator | None) -> torch.device:
 
 
 def _sparse_like(x: Tensor, indices: Tensor, values: Tensor) -> Tensor:
-    coo = torch.sparse_coo_tensor(indices, values, x.shape, is_coalesced=True)
+    coo = torch.sparse_coo_tensor(indices, values, x.shape, is_coalesced=True, check_invariants=False)
     return coo if x.layout == torch.sparse_coo else coo.to_sparse_csr()
 
 
@@ -193,6 +200,11 @@ class View(BaseTransform):
         if kind == "custom":
             return {"kind": kind, "repr": repr(self), "resample": self.resample}
         return {"kind": kind, **dataclasses.asdict(self)}
+
+    def _edges(self, data: Data) -> Tensor:
+        if data.edge_index is None:
+            raise AkeError(f"{type(self).__name__}: the graph has no edges (data.edge_index)")
+        return data.edge_index
 
     def _features(self, data: Data) -> Tensor:
         if data.x is None:
@@ -243,10 +255,9 @@ class DropEdges(View):
     rate: float = 0.3
 
     def draw(self, data: Data, generator: torch.Generator | None) -> Data:
-        _, kept = drop_edges(
-            data.edge_index, self.rate, is_undirected(data.edge_index, num_nodes=data.num_nodes), generator
-        )
-        return _keep_edges(data, kept)
+        edges = self._edges(data)
+        _, kept = drop_edges(edges, self.rate, is_undirected(edges, num_nodes=data.num_nodes), generator)
+        return keep_edges(data, kept)
 
 
 @dataclass
@@ -262,8 +273,8 @@ class Subgraph(View):
             raise AkeError(f"Subgraph: method must be 'nodes' or 'walk', got {self.method!r}")
 
     def draw(self, data: Data, generator: torch.Generator | None) -> Data:
-        _, kept, _ = subgraph_edges(data.edge_index, int(data.num_nodes or 0), self.rate, self.method, generator)
-        return _keep_edges(data, kept)
+        _, kept, _ = subgraph_edges(self._edges(data), int(data.num_nodes or 0), self.rate, self.method, generator)
+        return keep_edges(data, kept)
 
 
 @dataclass
@@ -274,24 +285,34 @@ class Transform(View):
     transform: Callable[[Data], Data] = lambda data: data
 
     def draw(self, data: Data, generator: torch.Generator | None) -> Data:
+        nodes = data.num_nodes
         if generator is None:
-            return self.transform(data)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
             changed = self.transform(data)
-        if changed.num_nodes != data.num_nodes:
+        else:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+                changed = self.transform(data)
+        if changed.num_nodes != nodes:
             raise AkeError(
                 f"view {self.transform!r}: a view must keep the node set, "
-                f"but it made {changed.num_nodes} nodes of {data.num_nodes}"
+                f"but it made {changed.num_nodes} nodes of {nodes}"
             )
         return changed
 
 
-def _keep_edges(data: Data, kept: Tensor) -> Data:
-    along = [k for k, v in data.items() if isinstance(v, Tensor) and k != "edge_index" and data.is_edge_attr(k)]
+def keep_edges(data: Data, kept: Tensor) -> Data:
+    """Keep some of the edges of ``data``, a shallow copy, with all that belongs to them."""
+    nodes = data.num_nodes
+    along = [
+        k
+        for k, v in data.items()
+        if isinstance(v, Tensor) and k != "edge_index" and "edge_label" not in k and data.is_edge_attr(k)
+    ]
     for key in along:
         data[key] = data[key][kept]
     data.edge_index = data.edge_index[:, kept]
+    if "x" not in data:  # PyG would count the nodes by the edges that are left
+        data.num_nodes = nodes
     return data
 
 

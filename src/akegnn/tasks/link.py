@@ -14,7 +14,7 @@ from torch_geometric.utils import is_undirected
 from ..errors import AkeError
 from ..forward import forward
 from ..settings import derive
-from ..views import View
+from ..views import View, keep_edges
 from .base import Metric, Task, check_graph, move
 
 VALIDATION, TEST = 0.05, 0.10  # shares of the edges that are held out
@@ -57,12 +57,7 @@ class LinkTask(Task):
     def _training_graph(self, data: Data) -> Data:
         held = self._ids(torch.cat([self.pairs["val"], self.pairs["test"]], dim=1))
         kept = ~torch.isin(self._ids(data.edge_index), held)
-        data = copy.copy(data)
-        along = [k for k, v in data.items() if isinstance(v, Tensor) and k != "edge_index" and data.is_edge_attr(k)]
-        for key in along:
-            data[key] = data[key][kept]
-        data.edge_index = data.edge_index[:, kept]
-        return data
+        return keep_edges(copy.copy(data), kept)
 
     def _ids(self, pairs: Tensor) -> Tensor:
         return pairs.amin(0) * self.nodes + pairs.amax(0)
