@@ -350,7 +350,7 @@ def _find_sites(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[_Si
             for name, child in module.named_children():
                 yield from walk(f"{prefix}.{name}" if prefix else name, child)
             return
-        heads = int(getattr(module, "heads", 1)) if isinstance(module, pyg.GATConv | pyg.GATv2Conv) else 1
+        heads = int(getattr(module, "heads", 1))
         site = _Site(prefix, module, rule, [], [], [], [], heads=heads)
         for slot in _slots(prefix, rule.weights, tensors):
             site.weights.append(slot)

@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,14 +19,14 @@ from torch_geometric.data import Data
 
 from . import __version__, data, runs
 from .channels import explain as explain_model
-from .errors import AkeError
+from .errors import AkeError, RunFailed
 from .exchange import Swap
 from .exchange import exchange as exchange_networks
-from .fit import Plan, Result, plan
+from .fit import Plan, Results, plan, seed_list
 from .forward import forward
 from .models import build, complete_arguments, find_class
 from .progress import Display
-from .settings import Exchange, from_toml
+from .settings import Exchange, Settings, from_toml
 from .tasks import TASKS, GraphTask, LinkTask, NodeTask, make_task
 from .training import evaluate
 from .views import VIEWS, from_spec
@@ -101,6 +102,9 @@ def train(
     resample: Annotated[str | None, typer.Option(help="Draw the views `once`, or anew in every `epoch`.")] = None,
     recipe: Annotated[str, typer.Option(help="A named full setting; what you give besides overrides it.")] = "paper",
     seed: Annotated[int, typer.Option(help="Of weights, views and dropout.")] = 0,
+    seeds: Annotated[
+        int | None, typer.Option(help="So many seeds at once, from --seed on: mean, deviation, interval.")
+    ] = None,
     split: Annotated[int, typer.Option(help="Which split, where the data has several.")] = 0,
     epochs: Annotated[int | None, typer.Option(help="Epochs of each phase.  [default: 200]")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.01]")] = None,
@@ -142,8 +146,10 @@ def train(
 
       akegnn train my_graph/ --model my_models:Net --model-arg hidden=32
     """
+    many = seed_list(seeds, seed) if seeds is not None else []
     if config is not None:
-        prepared = _plan_from(config)
+        recorded = from_toml(config)
+        prepared, many = _plan_from(config, recorded), recorded.seeds
     else:
         swapping = {
             "strategy": strategy,
@@ -172,23 +178,29 @@ def train(
             baseline=baseline,
             device=device,
         )
-    s = prepared.settings
-    folder = out or Path("runs") / f"{Path(s.data).stem}-{s.model.replace(':', '.')}-{s.task}-seed{s.seed}"
+    s = prepared.settings = dataclasses.replace(prepared.settings, seeds=many)
+    folder = out or Path("runs") / (
+        f"{Path(s.data).stem}-{s.model.replace(':', '.')}-{s.task}-seed{s.seed}" + (f"x{len(many)}" if many else "")
+    )
     if (there := runs.finished_settings(folder)) is not None:
         if there != s:
             raise AkeError(f"{folder}: holds a finished run with other settings; choose another --out or delete it")
         print(f"akegnn: {folder} holds this very run, finished; nothing to do", file=sys.stderr)
         metrics = json.loads((folder / "metrics.json").read_text())
         _show_scores(metrics["scores"], metrics["metric"], metrics["floor"], folder, as_json)
+        _report_failures(metrics["failures"])
         return
     trainings = int(s.baseline) + 2 * len(s.views)
     with runs.writing(folder, s) as writing:
         with Display(trainings, s.training.epochs, quiet) as display:
             prepared.trainer = dataclasses.replace(prepared.trainer, on_epoch=display)
-            result: Result = prepared.run()
+            prepared.say = display.say
+            result = prepared.run_seeds(many) if many else prepared.run()
         runs.write(result, writing)
-    scores = [dataclasses.asdict(x) for x in result.scores]
-    _show_scores(scores, result.metric, result.floor, folder, as_json)
+    one = result.best if isinstance(result, Results) else result
+    lines: Sequence[Any] = result.summary() if isinstance(result, Results) else result.scores
+    _show_scores([dataclasses.asdict(x) for x in lines], one.metric, one.floor, folder, as_json)
+    _report_failures(result.failures if isinstance(result, Results) else [])
 
 
 @app.command()
@@ -307,8 +319,7 @@ def data_list(as_json: JsonOption = False) -> None:
 # ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _plan_from(config: Path) -> Plan:
-    s = from_toml(config)
+def _plan_from(config: Path, s: Settings) -> Plan:
     for name in ("data", "model"):
         if getattr(s, name) == "given":
             raise AkeError(f"{config}: its {name} was given in Python, so the run cannot be repeated from the file")
@@ -411,19 +422,33 @@ def _show_scores(scores: list[dict[str, Any]], metric: str, floor: float | None,
     if as_json:
         print(json.dumps({"metric": metric, "floor": floor, "folder": str(folder), "scores": scores}))
         return
-    table = Table("", f"validation {metric} %", f"test {metric} %", "passes at inference", "seconds of training")
+    many = "deviation" in scores[0]
+    columns = ["± sd", "95 % interval"] if many else []
+    table = Table(
+        "", "validation", "test", *columns, "passes", "seconds", title=f"{metric} in per cent", title_justify="left"
+    )
     for s in scores:
-        last = s["name"] == "AKE"
-        style = (
-            "bold" if last else "dim" if s["name"].startswith("AKE network") or s["name"] == "after exchange" else ""
-        )
-        cells = (f"{100 * s['validation']:.2f}", f"{100 * s['test']:.2f}", str(s["passes"]), f"{s['seconds']:.1f}")
-        table.add_row(s["name"], *cells, style=style)
+        aside = s["name"].startswith("AKE network") or s["name"] == "after exchange"
+        style = "bold" if s["name"] == "AKE" else "dim" if aside else ""
+        cells = [f"{100 * s['validation']:.2f}", f"{100 * s['test']:.2f}"]
+        if many:
+            cells += [f"{100 * s['deviation']:.2f}", f"{100 * s['low']:.2f} - {100 * s['high']:.2f}"]
+        table.add_row(s["name"], *cells, str(s["passes"]), f"{s['seconds']:.1f}", style=style)
     console = Console()
     console.print(table)
     if floor is not None:
-        console.print(f"Chance, or always the commonest training class: {100 * floor:.2f} %")
-    console.print(f"The network named AKE is in {folder}/model.safetensors", soft_wrap=True, highlight=False)
+        console.print(f"chance, or always the commonest training class: {100 * floor:.2f}", highlight=False)
+    if many:
+        console.print(
+            f"{scores[0]['n']} seeds; mean, standard deviation and 95 % interval of the mean", highlight=False
+        )
+    console.print("passes: forward passes that a prediction costs; seconds: of training that it took", highlight=False)
+    console.print(f"AKE is the network in {folder}/model.safetensors", soft_wrap=True, highlight=False)
+
+
+def _report_failures(failures: list[str]) -> None:
+    if failures:
+        raise RunFailed(f"{len(failures)} seed(s) failed; the first: {failures[0]}")
 
 
 def _statistics(name: str, graphs: data.Graphs) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from torch_geometric.data import Data
 
 from .channels import ChannelMap, Layer, Slot, channel_map
 from .errors import AkeError
+from .settings import Exchange, derive
 from .strategies import Choice, Strategy
 from .strategies import strategy as named_strategy
 
@@ -38,6 +39,8 @@ def standardise(channels: Tensor) -> tuple[Tensor, Tensor]:
     z = channels.to(torch.float64, copy=True)
     constant = z.amax(-1) == z.amin(-1)
     z -= z.mean(-1, keepdim=True)
+    if channels.dtype == torch.float64:  # squares of its extremes would not be finite, or zero
+        z /= z.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     length = torch.linalg.vector_norm(z, dim=-1, keepdim=True)
     constant |= length.squeeze(-1) == 0  # differences too small to square
     return z.div_(length).masked_fill_(constant.unsqueeze(-1), 0.0), constant
@@ -136,11 +139,15 @@ class Workbench:
         places = torch.arange(networks * self.channels, device=self.device).view(networks, 1, self.channels)
         self.origin = places.repeat(1, self.layers, 1)  # what lies where: network * C + channel
         self._layer = torch.arange(self.layers, device=self.device).unsqueeze(1)  # [G, 1], to index with [G, K]
+        self._index = torch.arange(self.channels, device=self.device)
         self.measured = measured
         if measured:
             self.standard, self.constant = standardise(matrices)
             exact = matrices if matrices.dtype in (torch.float32, torch.float64) else matrices.float()
-            self.ordered = _sort(exact.detach())
+            # A GPU counts faster than it can be asked what is already known, and must not be made to wait.
+            self.direct = self.device.type != "cpu"
+            self.ordered = _sort(exact.double() if self.direct else exact.detach())
+            self._lower = torch.ones(self.channels, self.channels, dtype=torch.bool, device=self.device).tril_()
             self._correlation: tuple[int, Tensor] | None = None
             self._counts: _Counts | None = None
 
@@ -163,14 +170,49 @@ class Workbench:
         Then the entropy of the target layer before and after, ``[G, 1]`` each.
         """
         kept, given, channels = self.ordered[target], self.ordered[source], self.channels
-        counts = self._count_at_edges(target, source)
-        leaving = torch.zeros(self.layers, 2, channels, dtype=torch.bool, device=self.device)
-        leaving.scatter_(2, pair.unsqueeze(-1), True)
+        leaving = self._index == pair.unsqueeze(-1)  # [G, 2, C]
         # Range of the layer without each of the pair [G, 2], then with each candidate in its place [G, 2, C].
         rest_low = kept[..., 0].unsqueeze(1).masked_fill(leaving, math.inf).amin(-1)
         rest_high = kept[..., -1].unsqueeze(1).masked_fill(leaving, -math.inf).amax(-1)
         low = torch.minimum(rest_low.unsqueeze(-1), given[..., 0].unsqueeze(1))
         high = torch.maximum(rest_high.unsqueeze(-1), given[..., -1].unsqueeze(1))
+        if self.direct:
+            below = self._count_directly(kept, given, pair, low, high)
+        else:
+            counts = self._count_at_edges(target, source)
+            below = self._count_by_difference(kept, given, pair, low, high, rest_low, rest_high, counts)
+        found = entropy_of_counts(below, self.total)  # [G, 1 + 2C]: of the layer as it is, then with each candidate
+        before, after = found[:, :1], found[:, 1:]
+        if target == source:  # a channel does not replace itself
+            after = after.masked_fill(leaving.flatten(1), -math.inf)
+        place = _first_within(after, after.amax(-1, keepdim=True))
+        return place // channels, place % channels, before, after.gather(1, place)
+
+    def _count_directly(self, kept: Tensor, given: Tensor, pair: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Counts of the layer as it is and with each candidate, every one afresh: ``[G, 1 + 2C, B-1]``."""
+        low = torch.cat([kept[..., 0].amin(-1, keepdim=True), low.flatten(1)], 1)
+        high = torch.cat([kept[..., -1].amax(-1, keepdim=True), high.flatten(1)], 1)
+        every = bin_edges(low, high, self.bins)
+        counts = self._count_whole(kept, every)
+        edges = every[:, 1:].unflatten(1, (2, self.channels))  # [G, 2, C, B-1]
+        out = count_below(kept[self._layer, pair], edges.flatten(2)).view(edges.shape)
+        joining = count_below(given, edges.transpose(1, 2).flatten(2)).view(self.layers, self.channels, 2, -1)
+        counts[:, 1:] += (joining.transpose(1, 2) - out).flatten(1, 2)
+        return counts
+
+    def _count_by_difference(
+        self,
+        kept: Tensor,
+        given: Tensor,
+        pair: Tensor,
+        low: Tensor,
+        high: Tensor,
+        rest_low: Tensor,
+        rest_high: Tensor,
+        counts: _Counts,
+    ) -> Tensor:
+        """The same, from counts at hand wherever a candidate leaves the edges as they are."""
+        channels = self.channels
         # Most candidates lie within the range of the rest and share its edges: take the leaving channel's counts out of
         # the layer's and put the candidate's in.
         whole = counts.kept.sum(1, dtype=torch.int32)  # [G, B-1]
@@ -190,42 +232,38 @@ class Workbench:
             out, candidate = kept[self._layer, pair.gather(1, some // channels)], given[self._layer, some % channels]
             moved = count_below(candidate, edges) - count_below(out, edges)
             below[self._layer, some] = self._count_whole(kept, edges) + moved
-        after = entropy_of_counts(below, self.total)  # [G, 2C]
-        if target == source:  # a channel does not replace itself
-            after = after.masked_fill(leaving.flatten(1), -math.inf)
-        place = _first_within(after, after.amax(-1, keepdim=True))
-        return (
-            place // channels,
-            place % channels,
-            entropy_of_counts(whole, self.total).unsqueeze(1),
-            after.gather(1, place),
-        )
+        return torch.cat([whole.unsqueeze(1), below], 1)
 
     def swap(self, target: int, source: int, choice: Choice) -> None:
         """Swap the chosen channels, or overwrite the target's where it is its own source."""
         r, i = choice.redundant, choice.informative
-        carried = [(self.origin[target], self.origin[source])]
-        if self.measured:
-            carried += [(x[target], x[source]) for x in (self.standard, self.constant, self.ordered)]
-            if self._counts is not None and (self._counts.target, self._counts.source) == (target, source):
-                carried.append((self._counts.kept, self._counts.given))
-        for kept, given in carried:
-            leaving, joining = kept[self._layer, r], given[self._layer, i]
-            kept[self._layer, r] = joining
+        place = self._layer * self.channels
+        here = (target * self.layers * self.channels + place + r).flatten()
+        there = (source * self.layers * self.channels + place + i).flatten()
+        to, out_of = (torch.cat([here, there]), torch.cat([there, here])) if target != source else (here, there)
+        for rows in [self.origin, self.standard, self.constant, self.ordered] if self.measured else [self.origin]:
+            flat = rows.view(-1, *rows.shape[3:])
+            flat[to] = flat[out_of]
+        counts = self._counts if self.measured else None
+        if counts is not None and (counts.target, counts.source) == (target, source):
+            leaving, joining = counts.kept[self._layer, r], counts.given[self._layer, i]
+            counts.kept[self._layer, r] = joining
             if target != source:
-                given[self._layer, i] = leaving
+                counts.given[self._layer, i] = leaving
         if self.measured and self._correlation is not None:
-            self._correlate_again(target, r)
+            if self.direct:
+                self._correlation = None
+            else:
+                self._correlate_again(target, r)
 
     def _upper_correlation(self, target: int) -> Tensor:
         """Correlations of pairs ``a < b`` of the target, minus infinity elsewhere: ``[G, C, C]``."""
         if self._correlation is None or self._correlation[0] != target:
             z, constant = self.standard[target], self.constant[target]
             upper = z @ z.mT
-            if bool(constant.any()):
+            if self.direct or bool(constant.any()):
                 upper.masked_fill_(constant.unsqueeze(-1) | constant.unsqueeze(-2), 1.0)
-            lower = torch.ones(self.channels, self.channels, dtype=torch.bool, device=self.device).tril_()
-            self._correlation = target, upper.masked_fill_(lower, -math.inf)
+            self._correlation = target, upper.masked_fill_(self._lower, -math.inf)
         return self._correlation[1]
 
     def _correlate_again(self, target: int, r: Tensor) -> None:
@@ -235,7 +273,7 @@ class Workbench:
         upper, z, constant = self._correlation[1], self.standard[target], self.constant[target]
         new = (z @ z[self._layer, r].mT).squeeze(-1)  # [G, C]
         new = new.masked_fill(constant | constant.gather(1, r), 1.0)
-        index, layer, column = torch.arange(self.channels, device=self.device), self._layer.squeeze(1), r.squeeze(1)
+        index, layer, column = self._index, self._layer.squeeze(1), r.squeeze(1)
         upper[layer, column] = new.masked_fill(index <= r, -math.inf)
         upper[layer, :, column] = new.masked_fill(index >= r, -math.inf)
 
@@ -326,21 +364,60 @@ def ring(
         del matrices
         replicas = len(seeds)
         draws = [_generator(seed, layers.index(job.layer)) for job in together for seed in seeds]
+        made: list[tuple[Choice, int, int, int]] = []
+        move = _Recorded(keep=record) if strategy.adaptive and bench.direct else _move
         for n, (source, target) in enumerate(steps, 1):
             if strategy.partner == "self":
                 source = target
             elif strategy.partner == "random":
                 source += len(bench.origin) // 2
-            for choice in strategy.choose(bench, target, source, together[0].count, draws):
-                bench.swap(target, source, choice)
+            for choice in move(bench, strategy, target, source, together[0].count, draws):
                 if record:
-                    swaps += _describe(choice, together, replicas, n, source, target)
+                    made.append((choice, n, source, target))
+        for choice, n, source, target in made:  # only now, so that a GPU is not asked to wait in between
+            swaps += _describe(choice, together, replicas, n, source, target)
         for job, origin in zip(together, bench.origin.split(replicas, dim=1), strict=True):
             job.origin = origin
     for job in jobs:  # from the input on: a neuron's outgoing weights move before the channels of the next layer do
         job.apply(stacks, neuron=strategy.neuron)
     order = {layer.name: k for k, layer in enumerate(layers)}
     return sorted(swaps, key=lambda s: (s.step, order[s.layer], s.replica))
+
+
+def _move(
+    bench: Workbench, strategy: Strategy, target: int, source: int, count: int, draws: list[torch.Generator]
+) -> Iterator[Choice]:
+    """Choose and swap, ``count`` times."""
+    for choice in strategy.choose(bench, target, source, count, draws):
+        bench.swap(target, source, choice)
+        yield choice
+
+
+class _Recorded:
+    """The same on a GPU: a choice and its swap are some hundred small kernels, recorded once for each source and target
+    as a CUDA graph and replayed. An adaptive choice depends on nothing but the bench, so one recording does."""
+
+    def __init__(self, keep: bool) -> None:
+        self.keep, self.warm = keep, False
+        self.graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, Choice]] = {}
+
+    def __call__(
+        self, bench: Workbench, strategy: Strategy, target: int, source: int, count: int, draws: list[torch.Generator]
+    ) -> Iterator[Choice]:
+        for _ in range(count):
+            if not self.warm:  # libraries set themselves up in their first call, which cannot be recorded
+                self.warm = True
+                yield from _move(bench, strategy, target, source, 1, draws)
+                continue
+            if (target, source) not in self.graphs:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    (choice,) = _move(bench, strategy, target, source, 1, draws)
+                self.graphs[target, source] = graph, choice
+            graph, choice = self.graphs[target, source]
+            graph.replay()
+            # The next replay writes over these tensors.
+            yield choice.clone() if self.keep else choice
 
 
 @dataclass
@@ -412,8 +489,13 @@ def _batches(jobs: list[_Job], stacks: Mapping[str, Tensor]) -> Iterator[list[_J
         shapes.setdefault((job.size, job.width, job.count), []).append(job)
     for (size, width, _), alike in shapes.items():
         some = stacks[alike[0].slots[0].name]
-        budget = CPU_BYTES if some.device.type == "cpu" else GPU_BYTES
-        room = max(1, budget // (some.shape[0] * some.shape[1] * size * (12 * width + 8 * size)))
+        networks = some.shape[0] * some.shape[1]
+        # A layer in its own precision (twice), standardised, and the correlations of its target.
+        need = networks * size * width * (2 * some.element_size() + 8) + some.shape[1] * size * size * 16
+        layers = networks * size * width * some.element_size() * len(alike)
+        # Not more than twice the layers themselves, but a mebibyte is nobody's concern.
+        budget = min(max(2 * layers, 1 << 20), CPU_BYTES) if some.device.type == "cpu" else GPU_BYTES
+        room = max(1, budget // need)
         for k in range(0, len(alike), room):
             yield alike[k : k + room]
 
@@ -423,17 +505,16 @@ def _generator(seed: int, layer: int) -> torch.Generator:
 
 
 def _describe(choice: Choice, jobs: list[_Job], replicas: int, step: int, source: int, target: int) -> Iterator[Swap]:
-    def column(values: Tensor | None, g: int, k: int) -> float | None:
-        return None if values is None else float(values[g, k])
-
+    nothing: list[list[float | None]] = [[None] * choice.redundant.shape[1]] * len(choice.redundant)
+    sources, targets = choice.informative.tolist(), choice.redundant.tolist()
+    measures = [nothing if m is None else m.tolist() for m in (choice.correlation, choice.before, choice.after)]
     for g in range(len(jobs) * replicas):
         job, replica = jobs[g // replicas], g % replicas
-        pairs = list(zip(choice.informative[g].tolist(), choice.redundant[g].tolist(), strict=True))
         if job.point:
-            yield Swap(job.layer.name, step, source, target, None, None, None, None, None, len(pairs), replica)
+            yield Swap(job.layer.name, step, source, target, None, None, None, None, None, len(sources[g]), replica)
             continue
-        for k, (i, r) in enumerate(pairs):
-            found, before, after = (column(m, g, k) for m in (choice.correlation, choice.before, choice.after))
+        for k, (i, r) in enumerate(zip(sources[g], targets[g], strict=True)):
+            found, before, after = (m[g][k] for m in measures)
             yield Swap(job.layer.name, step, source, target, i, r, found, before, after, job.width, replica)
 
 
@@ -499,35 +580,49 @@ def exchange_ring(
     map: ChannelMap | None = None,
 ) -> list[Swap]:
     """Exchange among several modules, in place: each takes from the one before it, ``iterations`` times round."""
-    way = named_strategy(strategy)
-    check_counts(channels=channels, bins=bins, iterations=iterations)
     check_alike(networks)
     map = map or channel_map(networks[0], data)
-    chosen = map.chosen(layers)
+    how = Exchange(strategy, channels, bins, iterations, layers)
+    states = [network.state_dict() for network in networks]
+    stacks = [
+        {name: value.unsqueeze(0) for name, value in state.items()} for state in states
+    ]  # views: one replica each
+    return exchange_populations(stacks, networks[0], map.chosen(layers), map, how, (seed,), steps)
+
+
+def exchange_populations(
+    states: Sequence[Mapping[str, Tensor]],
+    template: nn.Module,
+    chosen: Sequence[Layer],
+    map: ChannelMap,
+    how: Exchange,
+    seeds: Sequence[int],
+    steps: Sequence[tuple[int, int]] | None = None,
+    record: bool = True,
+) -> list[Swap]:
+    """Exchange among V populations, in place: replica ``r`` of each takes from replica ``r`` of the one before it.
+
+    ``states`` are tensors ``[R, ...]`` by name, one mapping per population; ``seeds`` has one seed per replica.
+    """
+    way = named_strategy(how.strategy)
     if way.neuron:
         chosen = map.whole_neurons(chosen)
-    giving = list(networks)
+    giving = list(states)
     if way.partner == "random":
-        giving += [untrained(network, seed + k, chosen) for k, network in enumerate(networks)]
-    states = [network.state_dict() for network in giving]
+        for k in range(len(states)):
+            fresh = [untrained(template, derive(seed, "partner", k), chosen).state_dict() for seed in seeds]
+            giving.append({name: torch.stack([f[name] for f in fresh]) for name in fresh[0]})
     names = {s.name for x in chosen for s in (*x.weights, *x.travels, *(x.readers if way.neuron else ()))}
     with torch.no_grad():
-        stacks = {name: torch.stack([state[name] for state in states]).unsqueeze(1) for name in sorted(names)}
+        stacks = {name: torch.stack([state[name] for state in giving]) for name in sorted(names)}
         check_finite(stacks, chosen)
         if steps is None:
-            steps = list(ring_steps(len(networks), iterations))
-        swaps = ring(stacks, chosen, way, steps=steps, channels=channels, bins=bins, seeds=(seed,))
-        for k, state in enumerate(states[: len(networks)]):
+            steps = list(ring_steps(len(states), how.iterations))
+        swaps = ring(stacks, chosen, way, steps=steps, channels=how.channels, bins=how.bins, seeds=seeds, record=record)
+        for k, state in enumerate(states):
             for name in names:
-                state[name].copy_(stacks[name][k, 0])
+                state[name].copy_(stacks[name][k])
     return swaps
-
-
-def check_counts(**counts: int) -> None:
-    """Settings that must be whole numbers from 1 on."""
-    for name, value in counts.items():
-        if value < 1:
-            raise AkeError(f"{name}: must be at least 1, got {value}")
 
 
 def check_alike(networks: Sequence[nn.Module]) -> None:
@@ -541,6 +636,10 @@ def check_alike(networks: Sequence[nn.Module]) -> None:
             here, there = first.get(name), other.get(name)
             if here is None or there is None:
                 raise AkeError(f"{name}: only in network {1 if there is None else k}; both must be of one architecture")
+            if here.data_ptr() == there.data_ptr() and here.numel():
+                raise AkeError(f"{name}: networks 1 and {k} share it; they must be networks of their own")
+            if here.dtype != there.dtype:
+                raise AkeError(f"{name}: {here.dtype} in network 1 but {there.dtype} in network {k}")
             if here.shape != there.shape:
                 raise AkeError(
                     f"{name}: {tuple(here.shape)} in network 1 but {tuple(there.shape)} in network {k}; "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from torch_geometric.data import Data
 
 from .channels import ChannelMap, channel_map
 from .data import load as load_data
-from .errors import AkeError
-from .exchange import Swap, check_alike, exchange_ring
+from .errors import AkeError, RunFailed
+from .exchange import Swap, check_alike, exchange_populations
 from .models import Factory, resolve
-from .settings import Exchange, Settings, Training, derive
-from .tasks import Metric, Task, make_task
-from .training import Epoch, MakeOptimizer, MakeScheduler, OwnLoop, Trained, Trainer, evaluate, seeded
+from .population import Population, Replica
+from .settings import Exchange, Settings, Training
+from .tasks import Metric, make_task
+from .training import Epoch, MakeOptimizer, MakeScheduler, OwnLoop, Trainer
 from .views import Original, View, as_view, paper_views
 
 RECIPES: dict[str, Callable[[], tuple[list[View], Exchange]]] = {
@@ -77,6 +78,80 @@ class Result:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True)
+class Summary:
+    """One line of the table over seeds: mean, standard deviation and 95 % interval of the mean."""
+
+    name: str
+    n: int
+    validation: float
+    test: float
+    deviation: float
+    low: float
+    high: float
+    passes: int
+    seconds: float
+
+
+@dataclass
+class Results:
+    """What :func:`fit` gives back for several seeds."""
+
+    results: list[Result]  # one per seed that did not fail
+    settings: Settings
+    failures: list[str]
+    history: list[Epoch]  # means over seeds
+
+    @property
+    def best(self) -> Result:
+        """The seed whose shipped network has the highest validation score."""
+        if not self.results:
+            raise RunFailed(f"every seed failed; the first: {self.failures[0]}")
+        return max(self.results, key=lambda r: r.score().validation)
+
+    @property
+    def model(self) -> nn.Module:
+        """The network of the best seed by validation."""
+        return self.best.model
+
+    def summary(self) -> list[Summary]:
+        """Mean, deviation and interval of every line of the table."""
+        lines = []
+        for k, first in enumerate(self.best.scores):
+            scores = [r.scores[k] for r in self.results]
+            tests = [x.test for x in scores]
+            mean, deviation = statistics.fmean(tests), statistics.stdev(tests) if len(tests) > 1 else 0.0
+            half = deviation / len(tests) ** 0.5 * _t(len(tests) - 1)
+            validation, seconds = (statistics.fmean(getattr(x, f) for x in scores) for f in ("validation", "seconds"))
+            test = (mean, deviation, mean - half, mean + half)
+            lines.append(Summary(first.name, len(tests), validation, *test, first.passes, seconds))
+        return lines
+
+    def save(self, path: str | Path) -> Path:
+        """Write the run folder, with the network of the best seed; see :mod:`akegnn.runs`."""
+        from .runs import save
+
+        return save(self, Path(path))
+
+    def __str__(self) -> str:
+        lines = self.summary()
+        width = max(len(s.name) for s in lines)
+        head = f"test {self.best.metric} %"
+        text = [f"{head:{width}}   mean +-   sd  [95 % interval]    n  passes  seconds a seed"]
+        for s in lines:
+            mean, deviation, low, high = (100 * v for v in (s.test, s.deviation, s.low, s.high))
+            numbers = f"{mean:6.2f} +- {deviation:4.2f}  [{low:6.2f}, {high:6.2f}]"
+            text.append(f"{s.name:{width}} {numbers}  {s.n:3d}  {s.passes:6d}  {s.seconds:14.2f}")
+        return "\n".join([*text, *(f"failed: {line}" for line in self.failures)])
+
+
+def _t(freedom: int) -> float:
+    """The 97.5 % point of Student's t."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, freedom)) if freedom > 0 else 0.0
+
+
 def fit(
     data: Data | Sequence[Data] | str,
     model: str | type[nn.Module] | Factory = "gcn",
@@ -88,6 +163,7 @@ def fit(
     resample: str | None = None,
     recipe: str = "paper",
     seed: int = 0,
+    seeds: int | Sequence[int] | None = None,
     split: int = 0,
     train: OwnLoop | None = None,
     epochs: int | None = None,
@@ -102,7 +178,7 @@ def fit(
     baseline: bool = True,
     device: str = "auto",
     on_epoch: Callable[[Epoch], None] | None = None,
-) -> Result:
+) -> Result | Results:
     """Train a network per view, exchange their channels, train them again; the first of them is ``result.model``.
 
     Args:
@@ -116,6 +192,7 @@ def fit(
         resample: when views are drawn, ``once`` or in every ``epoch``; overrides what each view says.
         recipe: a named full setting; what is given besides overrides it.
         seed: of weights, views and dropout. The same seed gives the same result, bit for bit on a CPU.
+        seeds: how many seeds, from ``seed`` on, or which: all are trained at once and :class:`Results` come back.
         split: which column of two-dimensional masks, or which drawn split.
         train: your own loop, ``train(model, data)``, used in both phases. It may also ask for ``epochs``, ``seed``,
             ``phase`` and ``redraw`` (a function that draws the view anew).
@@ -128,7 +205,9 @@ def fit(
         device: ``auto``, ``cpu`` or ``cuda``.
         on_epoch: called with an :class:`~akegnn.training.Epoch` after each.
     """
-    return plan(**locals()).run()
+    given = {k: v for k, v in locals().items() if k != "seeds"}
+    prepared = plan(**given)
+    return prepared.run() if seeds is None else prepared.run_seeds(seed_list(seeds, seed))
 
 
 @dataclass
@@ -140,62 +219,88 @@ class Plan:
     models: Sequence[nn.Module] | None
     views: list[View]
     settings: Settings
+    say: Callable[[str], None] = lambda line: None  # takes the lines that are for people
 
     def run(self) -> Result:
-        """The three phases in order, and the scores of everything on the way."""
-        trainer, factory, models, views, settings = self.trainer, self.factory, self.models, self.views, self.settings
-        task = trainer.task
+        """Run it with its one seed."""
+        return self.run_seeds([self.settings.seed]).results[0]
+
+    def run_seeds(self, seeds: Sequence[int]) -> Results:
+        """The three phases in order for all seeds at once, and the scores of everything on the way."""
+        trainer, views, settings, task = self.trainer, self.views, self.settings, self.trainer.task
         names = [f"{k}: {view_name(v)}" for k, v in enumerate(views, 1)]
-        scores: list[Score] = []
+        count = len(seeds)
+        scores: list[list[Score]] = [[] for _ in seeds]
         history: list[Epoch] = []
+        failed: dict[int, str] = {}
 
         # Find the channels first: a model that cannot be exchanged should not be trained for nothing.
-        sample = models[0] if models is not None else _new(factory, trainer, "sample")
+        sample = self.models[0] if self.models is not None else self._new(seeds[:1], "sample").module(0)
         found = channel_map(sample, task.example)
-        found.chosen(settings.exchange.layers)
+        chosen = found.chosen(settings.exchange.layers)
 
-        def measure(name: str, prediction: Tensor, passes: int, seconds: float) -> None:
-            scores.append(Score(name, task.score(prediction, "val"), task.score(prediction, "test"), passes, seconds))
+        def measure(name: str, predictions: Tensor, passes: int, seconds: Sequence[float]) -> None:
+            found = task.scores(predictions, "val").tolist(), task.scores(predictions, "test").tolist()
+            for k, (validation, test) in enumerate(zip(*found, strict=True)):
+                scores[k].append(Score(name, validation, test, passes, seconds[k]))
+
+        def train(population: Population, view: View, phase: str, name: str) -> list[float]:
+            replicas = [Replica(seed, name, view) for seed in seeds]
+            outcomes = population.train(trainer, replicas, phase, self.say)
+            for k, outcome in enumerate(outcomes):
+                history.extend(outcome.history)
+                if outcome.failed:
+                    failed.setdefault(seeds[k], outcome.failed)
+            return [outcome.seconds for outcome in outcomes]
 
         # Phase 1, individual learning: a network per view, and one on the original graph to compare with.
         if settings.baseline:
-            base = trainer.train(_new(factory, trainer, "base"), Original(), "individual", "base")
-            history += base.history
-            measure("base", evaluate(base.model, task), 1, base.seconds)
-        if models is not None:
-            networks = [copy.deepcopy(m).to(_where(task)) for m in models]
-            spent = [0.0] * len(networks)
+            base = self._new(seeds, "base")
+            spent = train(base, Original(), "individual", "base")
+            measure("base", base.evaluate(task), 1, spent)
+        if self.models is not None:
+            networks = [Population.of([m]).to(task.device) for m in self.models]
+            cost = [0.0] * count
         else:
-            trained = [
-                trainer.train(_new(factory, trainer, name), view, "individual", name)
-                for name, view in zip(names, views, strict=True)
-            ]
-            history += [e for t in trained for e in t.history]
-            networks, spent = [t.model for t in trained], [t.seconds for t in trained]
-        predictions = [evaluate(network, task) for network in networks]
-        for name, prediction, seconds in zip(names, predictions, spent, strict=True):
-            measure(f"view {name}", prediction, 1, seconds)
-        measure("ensemble", task.combine(predictions), len(networks), sum(spent))
+            networks, cost = [self._new(seeds, name) for name in names], [0.0] * count
+        predictions = []
+        for name, view, network in zip(names, views, networks, strict=True):
+            spent = train(network, view, "individual", name) if self.models is None else [0.0] * count
+            predictions.append(network.evaluate(task))
+            measure(f"view {name}", predictions[-1], 1, spent)
+            cost = [a + b for a, b in zip(cost, spent, strict=True)]
+        together = torch.stack([task.combine(list(p)) for p in zip(*predictions, strict=True)])
+        measure("ensemble", together, len(networks), cost)
 
         # Phase 2, knowledge exchange round the ring.
         started = time.perf_counter()
-        swaps = exchange_ring(networks, seed=settings.seed, map=found, **dataclasses.asdict(settings.exchange))
-        exchanged = time.perf_counter() - started
-        measure("after exchange", evaluate(networks[0], task), 1, sum(spent) + exchanged)
+        swaps = exchange_populations(
+            [n.state for n in networks], networks[0].template, chosen, found, settings.exchange, seeds
+        )
+        exchanged = (time.perf_counter() - started) / count
+        measure("after exchange", networks[0].evaluate(task), 1, [c + exchanged for c in cost])
 
         # Phase 3, re-training, each on its own view again.
-        again: list[Trained] = [
-            trainer.train(network, view, "re-training", name)
-            for name, view, network in zip(names, views, networks, strict=True)
-        ]
-        history += [e for t in again for e in t.history]
-        cost = sum(spent) + exchanged + sum(t.seconds for t in again)
-        for k, t in enumerate(again):
-            measure("AKE" if k == 0 else f"AKE network {k + 1}", evaluate(t.model, task), 1, cost)
-        final = [t.model.eval() for t in again]
-        return Result(
-            final[0], final, scores, swaps, history, settings, task.metric_name, task.floor(), dict(task.sizes), found
-        )
+        cost = [c + exchanged for c in cost]
+        for name, view, network in zip(names, views, networks, strict=True):
+            cost = [a + b for a, b in zip(cost, train(network, view, "re-training", name), strict=True)]
+        for k, network in enumerate(networks):
+            measure("AKE" if k == 0 else f"AKE network {k + 1}", network.evaluate(task), 1, cost)
+        results = []
+        for k, seed in enumerate(seeds):
+            if seed in failed:
+                continue
+            final = [network.module(k).eval() for network in networks]
+            own = replace(settings, seed=seed)
+            moved = [swap for swap in swaps if swap.replica == k]
+            rest = (own, task.metric_name, task.floor(), dict(task.sizes), found)
+            results.append(Result(final[0], final, scores[k], moved, history if count == 1 else [], *rest))
+        return Results(results, replace(settings, seeds=list(seeds)), list(failed.values()), history)
+
+    def _new(self, seeds: Sequence[int], network: str) -> Population:
+        """Fresh networks; their weights depend on the seed and on which network they are."""
+        assert self.factory is not None
+        return Population(self.factory, seeds, network).to(self.trainer.task.device)
 
 
 def plan(
@@ -275,7 +380,6 @@ def plan(
     trainer = Trainer(
         problem,
         training,
-        seed,
         optimizer=None if isinstance(optimizer, str) else optimizer,
         scheduler=scheduler,
         own_loop=train,
@@ -284,24 +388,18 @@ def plan(
     return Plan(trainer, factory, models, shown, settings)
 
 
+def seed_list(seeds: int | Sequence[int], first: int) -> list[int]:
+    """The seeds that are meant: so many from ``first`` on, or these."""
+    chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
+    if not chosen or len(set(chosen)) < len(chosen):
+        raise AkeError(f"seeds: must be at least one and all different, got {seeds}")
+    return chosen
+
+
 def view_name(view: View) -> str:
     """Short name of a view for tables."""
     kind = view.spec()["kind"]
     return type(view).__name__ if kind == "custom" else str(kind)
-
-
-def _new(factory: Factory | None, trainer: Trainer, network: str) -> nn.Module:
-    """A fresh network; its weights depend on the seed and on which network it is."""
-    assert factory is not None
-    with seeded(derive(trainer.seed, "weights", network)):
-        model = factory()
-    if not isinstance(model, nn.Module):
-        raise AkeError(f"model: the function built a {type(model).__name__}, expected a torch.nn.Module")
-    return model.to(_where(trainer.task))
-
-
-def _where(task: Task) -> torch.device:
-    return task.example.edge_index.device  # type: ignore[no-any-return]
 
 
 def _device(device: str) -> torch.device:

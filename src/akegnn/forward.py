@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 from torch import Tensor, nn
 from torch_geometric.data import Data
@@ -12,6 +13,12 @@ from .errors import AkeError
 
 def forward(model: nn.Module, data: Data) -> Tensor:
     """Call ``model`` by the names of its parameters (``x``, ``edge_index``, ``batch``, ...), or with ``data``."""
+    positional, named = arguments(model, data)
+    return _tensor(model, model(*positional, **named))
+
+
+def arguments(model: nn.Module, data: Data) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What ``model.forward`` is to be called with."""
     parameters = [
         p
         for p in inspect.signature(model.forward).parameters.values()
@@ -20,8 +27,9 @@ def forward(model: nn.Module, data: Data) -> Tensor:
     required = [p for p in parameters if p.default is p.empty]
     if len(required) == 1 and required[0].name in ("data", "graph", "g"):
         by_name = required[0].kind is inspect.Parameter.KEYWORD_ONLY
-        return _tensor(model, model(**{required[0].name: data}) if by_name else model(data))
-    positional, named = [], {}
+        return ((), {required[0].name: data}) if by_name else ((data,), {})
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
     for p in parameters:
         value = data.get(p.name)
         if value is None:
@@ -36,7 +44,7 @@ def forward(model: nn.Module, data: Data) -> Tensor:
             positional.append(value)
         else:
             named[p.name] = value
-    return _tensor(model, model(*positional, **named))
+    return tuple(positional), named
 
 
 def _tensor(model: nn.Module, output: object) -> Tensor:

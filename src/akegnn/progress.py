@@ -64,17 +64,19 @@ class Display:
                 self._whole, completed=int(share * self.epochs), best=f"network {self.done + 1}/{self.total}"
             )
 
+    def say(self, line: str) -> None:
+        """A line for people."""
+        if not self.quiet:
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def _close(self) -> None:
         """A network is finished: a line that stays."""
         if self._last is None:
             return
         e, self._last = self._last, None
         self.done += 1
-        if not self.quiet:
-            seconds = time.perf_counter() - self.started
-            self.console.print(
-                f"[{self.done}/{self.total}] {e.phase}, {e.network}: {e.epoch} epochs, "
-                f"best validation {100 * e.best:.2f}, {seconds:.1f} s",
-                markup=False,
-                highlight=False,
-            )
+        seconds = time.perf_counter() - self.started
+        self.say(
+            f"[{self.done}/{self.total}] {e.phase}, {e.network}: {e.epoch} epochs, "
+            f"best validation {100 * e.best:.2f}, {seconds:.1f} s"
+        )

@@ -3,7 +3,8 @@
 | file | what is in it |
 | --- | --- |
 | `config.toml` | every setting; `akegnn train --config` repeats the run |
-| `metrics.json` | scores, split sizes, versions |
+| `metrics.json` | scores (with deviation and interval over several seeds), split sizes, versions |
+| `scores.csv` | every score of every seed |
 | `history.csv` | loss and validation score of every epoch of every network |
 | `swaps.csv` | every channel that moved |
 | `model.safetensors` | the network that ships |
@@ -36,13 +37,25 @@ from torch import Tensor, nn
 from .backbones import BACKBONES
 from .errors import AkeError
 from .exchange import Swap
-from .fit import Result
+from .fit import Result, Results, Summary
 from .models import build
 from .settings import Settings, from_toml, to_toml
 from .training import Epoch
 
 MARK = "UNFINISHED"
-FILES = ("config.toml", "metrics.json", "history.csv", "swaps.csv", "model.safetensors", "README.md")
+FILES = ("config.toml", "metrics.json", "scores.csv", "history.csv", "swaps.csv", "model.safetensors", "README.md")
+
+
+@dataclass(frozen=True)
+class SeedScore:
+    """A line of ``scores.csv``."""
+
+    seed: int
+    name: str
+    validation: float
+    test: float
+    passes: int
+    seconds: float
 
 
 @dataclass
@@ -54,7 +67,7 @@ class Run:
     metrics: dict[str, Any]
 
 
-def save(result: Result, path: Path) -> Path:
+def save(result: Result | Results, path: Path) -> Path:
     """Write a run folder. An unfinished one is started over; a finished one is not overwritten."""
     with writing(path, result.settings) as folder:
         write(result, folder)
@@ -101,24 +114,30 @@ def finished_settings(path: Path, ignore_mark: bool = False) -> Settings | None:
     return from_toml(path / "config.toml")
 
 
-def write(result: Result, folder: Path) -> None:
-    """All files of a run; each appears whole or not at all."""
-    state = {k: v.detach().cpu().contiguous() for k, v in result.model.state_dict().items()}
+def write(result: Result | Results, folder: Path) -> None:
+    """All files of a run; each appears whole or not at all. Of several seeds, the model is the best by validation."""
+    shown = result if isinstance(result, Result) else result.best
+    every = [result] if isinstance(result, Result) else result.results
+    swaps = [dataclasses.replace(x, replica=k) for k, one in enumerate(every) for x in one.swaps]
     metrics = {
-        "metric": result.metric,
-        "floor": result.floor,
-        "splits": result.sizes,
-        "scores": [dataclasses.asdict(s) for s in result.scores],
-        "swaps": len(result.swaps),
-        "parameters": sum(p.numel() for p in result.model.parameters()),
+        "metric": shown.metric,
+        "floor": shown.floor,
+        "splits": shown.sizes,
+        "scores": [dataclasses.asdict(s) for s in (result.summary() if isinstance(result, Results) else shown.scores)],
+        "seed_of_model": shown.settings.seed,
+        "failures": [] if isinstance(result, Result) else result.failures,
+        "swaps": len(swaps),
+        "parameters": sum(p.numel() for p in shown.model.parameters()),
         "versions": versions(),
     }
     _atomic(folder / "config.toml", to_toml(result.settings).encode())
     write_rows(folder / "history.csv", Epoch, result.history)
-    write_rows(folder / "swaps.csv", Swap, result.swaps)
+    write_rows(folder / "swaps.csv", Swap, swaps)
+    lines = [SeedScore(one.settings.seed, **dataclasses.asdict(s)) for one in every for s in one.scores]
+    write_rows(folder / "scores.csv", SeedScore, lines)
     _atomic(folder / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
     _atomic(folder / "README.md", card(result).encode())
-    _atomic(folder / "model.safetensors", safetensors.torch.save(_untied(state)))
+    write_tensors(folder / "model.safetensors", shown.model.state_dict())
 
 
 def load(path: str | Path, model: Callable[..., nn.Module] | None = None) -> Run:
@@ -186,13 +205,23 @@ def write_rows(path: Path, kind: type[Any], rows: list[Any]) -> None:
     _atomic(path, _csv(kind, rows))
 
 
-def card(result: Result) -> str:
+def card(result: Result | Results) -> str:
     """A short description of the run, in Markdown."""
-    s = result.settings
+    s, many = result.settings, result if isinstance(result, Results) else None
+    lines = many.summary() if many else result.scores  # type: ignore[union-attr]
+    if isinstance(result, Results):
+        result = result.best
     rows = "\n".join(
-        f"| {x.name} | {100 * x.validation:.2f} | {100 * x.test:.2f} | {x.passes} | {x.seconds:.1f} |"
-        for x in result.scores
+        f"| {x.name} | {100 * x.validation:.2f} | {100 * x.test:.2f}"
+        + (f" +- {100 * x.deviation:.2f} [{100 * x.low:.2f}, {100 * x.high:.2f}]" if isinstance(x, Summary) else "")
+        + f" | {x.passes} | {x.seconds:.1f} |"
+        for x in lines
     )
+    seeds = f"seed {s.seed}"
+    shipped = "the network named AKE"
+    if many:
+        seeds = f"{len(many.results)} seeds; mean +- standard deviation [95 % interval of the mean]"
+        shipped += f" of seed {result.settings.seed}, the best by validation"
     floor = ""
     if result.floor is not None:
         floor = f"Chance, or always the commonest training class: {100 * result.floor:.2f}.\n"
@@ -206,7 +235,7 @@ def card(result: Result) -> str:
     )
     return f"""# {s.model} on {s.data}, {s.task} task
 
-One network made by adaptive knowledge exchange (recipe `{s.recipe}`, seed {s.seed}) of {len(s.views)} networks.
+One network made by adaptive knowledge exchange (recipe `{s.recipe}`, {seeds}) of {len(s.views)} networks.
 {result.metric}, in per cent, on the original data, at each network's best validation epoch:
 
 | | validation | test | passes at inference | seconds of training |
@@ -214,7 +243,7 @@ One network made by adaptive knowledge exchange (recipe `{s.recipe}`, seed {s.se
 {rows}
 
 {floor}{drawn}Split sizes: {sizes}. {len(result.swaps)} swaps, see `swaps.csv`.
-`model.safetensors` holds the network named AKE. {repeat}
+`model.safetensors` holds {shipped}. {repeat}
 """
 
 

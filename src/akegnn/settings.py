@@ -25,11 +25,14 @@ class Training:
     optimizer: str = "Adam"  # a class of torch.optim; a function given in Python is recorded by its name
     scheduler: str = ""
     metric: str = ""  # empty: the task's own
+    precision: str = "float32"  # of populations: or "tf32", "bf16"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise AkeError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        if self.precision not in ("float32", "tf32", "bf16"):
+            raise AkeError(f"precision: {self.precision!r} is not one of float32, tf32, bf16")
         if self.patience is not None and self.patience < 1:
             raise AkeError(f"patience: must be at least 1, got {self.patience}")
         if not self.lr > 0:
@@ -50,6 +53,8 @@ class Exchange:
 
     def __post_init__(self) -> None:
         for name in ("channels", "bins", "iterations"):
+            if not isinstance(getattr(self, name), int):
+                raise AkeError(f"{name}: must be a whole number, got {getattr(self, name)!r}")
             if getattr(self, name) < 1:
                 raise AkeError(f"{name}: must be at least 1, got {getattr(self, name)}")
         if self.layers not in ("all", "hidden"):
@@ -68,6 +73,7 @@ class Settings:
     recipe: str = "paper"
     views: list[dict[str, Any]] = field(default_factory=list)
     seed: int = 0
+    seeds: list[int] = field(default_factory=list)  # all of them, where there are several
     device: str = "cpu"
     baseline: bool = True  # also train a network on the original graph, to compare with
     train: str = "built in"  # or the name of your own training function

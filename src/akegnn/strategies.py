@@ -30,6 +30,10 @@ class Choice:
     before: Tensor | None = None  # entropy of the target layer
     after: Tensor | None = None  # ... once the channel is in place
 
+    def clone(self) -> Choice:
+        """The same with tensors of its own."""
+        return Choice(*(None if v is None else v.clone() for v in vars(self).values()))  # type: ignore[arg-type]
+
 
 Chooser = Callable[["Workbench", int, int, int, list[torch.Generator]], Iterator[Choice]]
 

@@ -6,7 +6,7 @@ import copy
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,31 +55,39 @@ class Trainer:
 
     task: Task
     settings: Training
-    seed: int
     optimizer: MakeOptimizer | None = None
     scheduler: MakeScheduler | None = None
     own_loop: OwnLoop | None = None
+    chunk: int | None = None  # networks trained at the same time; None: as many as fit memory
     on_epoch: Callable[[Epoch], None] = lambda epoch: None
 
-    def train(self, model: nn.Module, view: View, phase: str, network: str) -> Trained:
+    def train(self, model: nn.Module, view: View, phase: str, network: str, seed: int) -> Trained:
         """Train ``model`` in place on ``view`` and put it back to its best validation epoch.
 
         Which epoch is best is decided on the original data: by validation score, then by validation loss.
         """
         started = time.perf_counter()
-        views = torch.Generator().manual_seed(derive(self.seed, "view", network))
+        views = torch.Generator().manual_seed(derive(seed, "view", network))
         seen = self.task.seen(view, views)
-        with seeded(derive(self.seed, phase, network)):
+        with seeded(derive(seed, phase, network)):
             if self.own_loop is not None:
-                return self._own(model, view, seen, views, phase, network, started)
-            return self._loop(model, view, seen, views, phase, network, started)
+                return self._own(model, view, seen, views, phase, network, seed, started)
+            return self._loop(model, view, seen, views, phase, network, seed, started)
 
     def _loop(
-        self, model: nn.Module, view: View, seen: Any, views: torch.Generator, phase: str, network: str, started: float
+        self,
+        model: nn.Module,
+        view: View,
+        seen: Any,
+        views: torch.Generator,
+        phase: str,
+        network: str,
+        seed: int,
+        started: float,
     ) -> Trained:
-        optimizer = self._optimizer(model)
+        optimizer = self.make_optimizer(model.parameters())
         scheduler = self.scheduler(optimizer) if self.scheduler else None
-        draws = torch.Generator().manual_seed(derive(self.seed, phase, network, "batches"))
+        draws = torch.Generator().manual_seed(derive(seed, phase, network, "batches"))
         best = (-math.inf, -math.inf)
         best_state, best_epoch = copy.deepcopy(model.state_dict()), 0
         history: list[Epoch] = []
@@ -93,7 +101,7 @@ class Trainer:
                 scheduler.step()
             prediction = evaluate(model, self.task)
             score = self.task.score(prediction, "val")
-            standing = (score, -self.task.part_loss(prediction, "val"))
+            standing = (score, -float(self.task.part_loss(prediction, "val")))
             if standing > best:
                 best, best_epoch = standing, epoch
                 for name, value in model.state_dict().items():
@@ -129,13 +137,21 @@ class Trainer:
         return total / count
 
     def _own(
-        self, model: nn.Module, view: View, seen: Any, views: torch.Generator, phase: str, network: str, started: float
+        self,
+        model: nn.Module,
+        view: View,
+        seen: Any,
+        views: torch.Generator,
+        phase: str,
+        network: str,
+        seed: int,
+        started: float,
     ) -> Trained:
         """A person's own loop: called with the model and the view's data, and whatever else its signature asks for."""
         assert self.own_loop is not None
         offers = {
             "epochs": self.settings.epochs,
-            "seed": derive(self.seed, phase, network),
+            "seed": derive(seed, phase, network),
             "phase": phase,
             "redraw": lambda: self.task.seen(view, views),
         }
@@ -150,13 +166,14 @@ class Trainer:
         self.on_epoch(entry)
         return Trained(model, 1, score, time.perf_counter() - started, [entry])
 
-    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+    def make_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+        """A fresh optimizer."""
         if self.optimizer is not None:
-            return self.optimizer(model.parameters())
+            return self.optimizer(parameters)
         kind = getattr(torch.optim, self.settings.optimizer, None)
         if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
             raise AkeError(f"optimizer: torch.optim has no {self.settings.optimizer!r}")
-        return kind(model.parameters(), lr=self.settings.lr, weight_decay=self.settings.weight_decay)  # type: ignore[call-arg]
+        return kind(parameters, lr=self.settings.lr, weight_decay=self.settings.weight_decay)  # type: ignore[call-arg]
 
 
 def evaluate(model: nn.Module, task: Task) -> Tensor:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from torch import nn
 
+from .gat import GAT
 from .gcn import GCN
+from .gcnii import GCNII
 from .gin import GIN
 
-BACKBONES: dict[str, type[nn.Module]] = {"gcn": GCN, "gin": GIN}
+BACKBONES: dict[str, type[nn.Module]] = {"gcn": GCN, "gat": GAT, "gcnii": GCNII, "gin": GIN}
 
-__all__ = ["BACKBONES", "GCN", "GIN"]
+__all__ = ["BACKBONES", "GAT", "GCN", "GCNII", "GIN"]

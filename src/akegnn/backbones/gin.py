@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout
-from torch_geometric.nn import GINConv, global_add_pool
+from torch_geometric.nn import global_add_pool
+
+from ..propagate import Edges, Sparse, sum_adjacency
+
+
+class SumConvolution(nn.Module):
+    """One layer: a perceptron on the sum of a node, times 1 + eps, and its neighbours."""
+
+    def __init__(self, perceptron: nn.Sequential) -> None:
+        super().__init__()
+        self.nn, self.eps = perceptron, nn.Parameter(torch.zeros(1))
+
+    def reset_parameters(self) -> None:
+        """Draw fresh weights."""
+        for layer in self.nn:
+            if isinstance(layer, nn.Linear | nn.BatchNorm1d):
+                layer.reset_parameters()
+        nn.init.zeros_(self.eps)
+
+    def forward(self, x: Tensor, a: Sparse) -> Tensor:
+        """``nn(a @ x + (1 + eps) x)``."""
+        return self.nn(a @ x + (1 + self.eps) * x)
 
 
 class GIN(nn.Module):
@@ -12,6 +33,8 @@ class GIN(nn.Module):
 
     With ``pool`` the nodes of each graph are summed before the last layer.
     """
+
+    replicable = True  # replicas may have edges of their own, see akegnn.population
 
     def __init__(
         self,
@@ -32,20 +55,26 @@ class GIN(nn.Module):
                 nn.Linear(hidden_channels, hidden_channels),
                 nn.ReLU(),
             )
-            self.convs.append(GINConv(perceptron, train_eps=True))
+            self.convs.append(SumConvolution(perceptron))
         self.head = nn.Linear(hidden_channels, out_channels)
         self.dropout, self.pool = dropout, pool
 
     def reset_parameters(self) -> None:
         """Draw fresh weights."""
-        for conv in self.convs:
-            conv.reset_parameters()  # type: ignore[operator]
-        self.head.reset_parameters()
+        for layer in (*self.convs, self.head):
+            layer.reset_parameters()  # type: ignore[operator]
 
-    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor | Edges,
+        edge_weight: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> Tensor:
         """Logits (or embeddings) of nodes ``[N, out]``, of graphs ``[G, out]`` with ``pool``."""
+        a = sum_adjacency(edge_index, edge_weight, self.head.bias, x.shape[0])
         for conv in self.convs:
-            x = conv(x, edge_index)
+            x = conv(x, a)
         if self.pool:
             x = global_add_pool(x, batch)
-        return self.head(dropout(x, self.dropout, self.training))
+        return self.head(nn.functional.dropout(x, self.dropout, self.training))

@@ -23,8 +23,8 @@ def node_splits(data: Data, split: int, seed: int) -> tuple[dict[str, Tensor], s
         mask = data.get(f"{part}_mask")
         if mask is not None:
             given[part] = _column(mask, split, f"{part}_mask", int(data.num_nodes or 0)).nonzero().flatten()
-    labelled = (data.y >= 0).nonzero().flatten() if data.get("y") is not None else torch.empty(0, dtype=torch.long)
-    return complete(given, labelled, data.get("y"), seed)
+    labels = data.y.cpu() if data.get("y") is not None else torch.empty(0, dtype=torch.long)
+    return complete(given, (labels >= 0).nonzero().flatten(), labels, seed)
 
 
 def complete(given: dict[str, Tensor], pool: Tensor, labels: Tensor | None, seed: int) -> tuple[dict[str, Tensor], str]:

@@ -35,5 +35,7 @@ def make_task(
         raise AkeError(f"data: the {task} task needs {'one graph' if task != 'graph' else 'a list of graphs'}")
     if isinstance(data, Data):
         data = own.with_edges(data)
-        return NodeTask(data, split, metric) if task == "node" else LinkTask(data, split, metric)
-    return GraphTask([own.with_edges(g) for g in data], split, metric, batch_size)
+        made: Task = NodeTask(data, split, metric) if task == "node" else LinkTask(data, split, metric)
+    else:
+        made = GraphTask([own.with_edges(g) for g in data], split, metric, batch_size)
+    return made.to(made.device)  # all of it where the data is

@@ -100,12 +100,49 @@ class Task(ABC):
         """Prediction and target of one part: ``train``, ``val`` or ``test``."""
 
     @abstractmethod
-    def part_loss(self, prediction: Tensor, part: str) -> float:
+    def part_loss(self, prediction: Tensor, part: str) -> Tensor:
         """The loss on one part, by which equal validation scores are told apart."""
 
     def score(self, prediction: Tensor, part: str) -> float:
         """The metric on one part."""
         return self._metric(*self.part(prediction, part))
+
+    def scores(self, predictions: Tensor, part: str) -> Tensor:
+        """The metric of each replica's prediction, ``[R, ...] -> [R]``."""
+        if self._metric is accuracy:  # the usual one, without leaving the device
+            target = self.part(predictions[0], part)[1]
+            return torch.vmap(lambda p: (self.part(p, part)[0].argmax(-1) == target).double().mean())(predictions)
+        return torch.tensor([self.score(p, part) for p in predictions], device=predictions.device)
+
+    def part_losses(self, predictions: Tensor, part: str) -> Tensor:
+        """The loss of each replica's prediction, ``[R, ...] -> [R]``."""
+        return torch.vmap(lambda p: self.part_loss(p, part))(predictions)
+
+    # What populations need, where a task has it: all of an epoch in one batch.
+
+    new_batches = False  # whether every epoch has a batch of its own
+
+    @property
+    def scores_on_device(self) -> bool:
+        """Whether :meth:`scores` needs no look at the numbers."""
+        return self._metric is accuracy
+
+    @property
+    def device(self) -> torch.device:
+        """Where the data is."""
+        return self.example.edge_index.device
+
+    def whole_batch(self, seen: Any, generator: torch.Generator) -> Data | None:
+        """The one training batch of an epoch; ``None`` where there are several."""
+        return None
+
+    def original(self) -> Data | None:
+        """The one graph that predictions are made on; ``None`` where there are several."""
+        return None
+
+    def read_out(self, out: Tensor) -> Tensor:
+        """The prediction, from the model's output on :meth:`original`."""
+        return out
 
     @abstractmethod
     def floor(self) -> float | None:

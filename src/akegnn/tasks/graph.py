@@ -74,8 +74,8 @@ class GraphTask(Task):
         members = self.parts[part]
         return prediction[members], self.labels[members]
 
-    def part_loss(self, prediction: Tensor, part: str) -> float:
-        return float(cross_entropy(*self.part(prediction, part)))
+    def part_loss(self, prediction: Tensor, part: str) -> Tensor:
+        return cross_entropy(*self.part(prediction, part))
 
     def floor(self) -> float | None:
         commonest = self.labels[self.parts["train"]].bincount().argmax()

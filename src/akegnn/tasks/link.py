@@ -50,6 +50,7 @@ class LinkTask(Task):
             self.targets[part] = torch.cat([torch.ones(size), torch.zeros(size)]).to(joined.device)
             start += size
         self.pairs["train"] = data.edge_index[:, once[start:]]
+        self.train_targets = (torch.arange(2 * (len(once) - start)) < len(once) - start).float().to(once.device)
         self.data = self._training_graph(data)
         self.example = self.data
         self.sizes = {"train": len(once) - start, **held}
@@ -77,12 +78,23 @@ class LinkTask(Task):
     def seen(self, view: View, generator: torch.Generator) -> Data:
         return view(self.data, generator)
 
+    new_batches = True
+
     def batches(self, seen: Data, generator: torch.Generator) -> Iterator[Data]:
+        yield self.whole_batch(seen, generator)
+
+    def whole_batch(self, seen: Data, generator: torch.Generator) -> Data:
         joined = self.pairs["train"]
         batch = copy.copy(seen)
         batch.edge_label_index = torch.cat([joined, self.unjoined(joined.shape[1], generator)], dim=1)
-        batch.edge_label = torch.cat([torch.ones(joined.shape[1]), torch.zeros(joined.shape[1])]).to(joined.device)
-        yield batch
+        batch.edge_label = self.train_targets
+        return batch
+
+    def original(self) -> Data | None:
+        return self.data
+
+    def read_out(self, out: Tensor) -> Tensor:
+        return torch.cat([_scores(out, self.pairs[part]) for part in ("val", "test")])
 
     def loss(self, out: Tensor, batch: Data) -> Tensor:
         if out.dim() != 2:
@@ -92,8 +104,7 @@ class LinkTask(Task):
         return binary_cross_entropy_with_logits(_scores(out, batch.edge_label_index), batch.edge_label.to(out.dtype))
 
     def predict(self, model: nn.Module) -> Tensor:
-        out = forward(model, self.data)
-        return torch.cat([_scores(out, self.pairs[part]) for part in ("val", "test")])
+        return self.read_out(forward(model, self.data))
 
     def probability(self, model: nn.Module, pairs: Tensor) -> Tensor:
         """How likely the pairs ``[2, P]`` are joined, seen from the training edges."""
@@ -104,9 +115,9 @@ class LinkTask(Task):
         scores = prediction[:middle] if part == "val" else prediction[middle:]
         return scores, self.targets[part]
 
-    def part_loss(self, prediction: Tensor, part: str) -> float:
+    def part_loss(self, prediction: Tensor, part: str) -> Tensor:
         scores, target = self.part(prediction, part)
-        return float(binary_cross_entropy_with_logits(scores, target.to(scores.dtype)))
+        return binary_cross_entropy_with_logits(scores, target.to(scores.dtype))
 
     def combine(self, predictions: Sequence[Tensor]) -> Tensor:
         """Mean probability, as a logit: votes have no meaning for scores."""

@@ -45,20 +45,26 @@ class NodeTask(Task):
     def batches(self, seen: Data, generator: torch.Generator) -> Iterator[Data]:
         yield seen
 
+    def whole_batch(self, seen: Data, generator: torch.Generator) -> Data | None:
+        return seen
+
+    def original(self) -> Data | None:
+        return self.data
+
     def loss(self, out: Tensor, batch: Data) -> Tensor:
         check_outputs(self.name, out, self.outputs)
         train = self.parts["train"]
-        return cross_entropy(out[train], self.labels[train])
+        return cross_entropy(out.index_select(0, train), self.labels.index_select(0, train))
 
     def predict(self, model: nn.Module) -> Tensor:
         return forward(model, self.data)
 
     def part(self, prediction: Tensor, part: str) -> tuple[Tensor, Tensor]:
         nodes = self.parts[part]
-        return prediction[nodes], self.labels[nodes]
+        return prediction.index_select(0, nodes), self.labels.index_select(0, nodes)
 
-    def part_loss(self, prediction: Tensor, part: str) -> float:
-        return float(cross_entropy(*self.part(prediction, part)))
+    def part_loss(self, prediction: Tensor, part: str) -> Tensor:
+        return cross_entropy(*self.part(prediction, part))
 
     def floor(self) -> float | None:
         commonest = self.labels[self.parts["train"]].bincount().argmax()

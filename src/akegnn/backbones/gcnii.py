@@ -1,0 +1,81 @@
+"""GCNII, a deep network with initial residual and identity mapping (Chen et al., https://arxiv.org/abs/2007.02133)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn.inits import glorot
+
+from ..channels import RULES, Rule
+from ..propagate import Edges, Features, Sparse, dropout, gcn_adjacency, linear
+
+
+class ResidualConvolution(nn.Module):
+    """One layer: neighbours' mean and the first layer's features, partly passed on as they are, partly weighted."""
+
+    def __init__(self, channels: int, alpha: float, beta: float) -> None:
+        super().__init__()
+        self.alpha, self.beta = alpha, beta
+        self.weight1 = nn.Parameter(torch.empty(channels, channels))  # [in, out], as in PyG's GCN2Conv
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw fresh weights."""
+        glorot(self.weight1)
+
+    def forward(self, x: Tensor, x_0: Tensor, a: Sparse) -> Tensor:
+        """``(1 - beta) h + beta h W`` with ``h = (1 - alpha) a @ x + alpha x_0``."""
+        h = torch.lerp(a @ x, x_0, self.alpha)
+        return torch.lerp(h, h @ self.weight1, self.beta)
+
+
+RULES[ResidualConvolution] = Rule(("weight1@1",), passes=True)
+
+
+class FirstLinear(nn.Linear):
+    """A linear layer that takes sparse features too."""
+
+    def forward(self, x: Features) -> Tensor:
+        """``x W + b``."""
+        return linear(x, self.weight) + self.bias
+
+
+class GCNII(nn.Module):
+    """A linear layer, ``num_layers`` residual convolutions, a linear layer."""
+
+    replicable = True  # replicas may have edges of their own, see akegnn.population
+    sparse_features = True  # the first thing that happens to features is a product with weights
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden_channels: int = 64,
+        num_layers: int = 64,
+        alpha: float = 0.1,
+        theta: float = 0.5,
+        dropout: float = 0.6,
+    ) -> None:
+        super().__init__()
+        self.first = FirstLinear(in_channels, hidden_channels)
+        self.convs = nn.ModuleList(
+            ResidualConvolution(hidden_channels, alpha, math.log(theta / (k + 1) + 1)) for k in range(num_layers)
+        )
+        self.last = nn.Linear(hidden_channels, out_channels)
+        self.dropout = dropout
+
+    def reset_parameters(self) -> None:
+        """Draw fresh weights."""
+        for layer in (self.first, *self.convs, self.last):
+            layer.reset_parameters()  # type: ignore[operator]
+
+    def forward(self, x: Features, edge_index: Tensor | Edges, edge_weight: Tensor | None = None) -> Tensor:
+        """Logits (or embeddings) of nodes ``[N, out]``."""
+        a = gcn_adjacency(edge_index, edge_weight, self.last.bias, x.shape[0])
+        x = dropout(x, self.dropout, self.training)
+        h = x_0 = self.first(x).relu()
+        for conv in self.convs:
+            h = conv(nn.functional.dropout(h, self.dropout, self.training), x_0, a).relu()
+        return self.last(nn.functional.dropout(h, self.dropout, self.training))

@@ -1,0 +1,560 @@
+"""Populations: many networks of one architecture, their parameters stacked, trained at the same time.
+
+A replica sees exactly the graph it would see alone. Replicas are vectorised with ``torch.vmap`` where the model allows
+it: our backbones always (edges may differ from replica to replica), other modules when all replicas have the same
+edges. Whatever cannot be vectorised is trained one after another, with one line that says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch_geometric.data import Data
+
+from .errors import AkeError, RunFailed
+from .forward import arguments
+from .propagate import Edges, Sparse, Structure
+from .settings import derive
+from .tasks import Task
+from .training import Epoch, Trainer, evaluate, seeded
+from .views import View
+
+SPARSE_BELOW = 0.1  # share of non-zero features under which sparse products are faster than dense ones
+LOOK_EVERY = 20  # epochs between looks at whether every replica has stopped: a look makes a GPU wait
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One network of a population: its seed, its name within the run, and what it sees."""
+
+    seed: int
+    network: str
+    view: View
+
+
+@dataclass
+class Outcome:
+    """How one replica's training went."""
+
+    best_epoch: int
+    validation: float
+    seconds: float  # its share of the population's
+    failed: str = ""  # why it has no result
+    history: list[Epoch] = field(default_factory=list)
+
+
+class Population:
+    """Networks of one architecture as stacked tensors: ``population.state["convs.0.bias"]`` is ``[R, ...]``."""
+
+    def __init__(self, factory: Callable[[], nn.Module], seeds: Sequence[int], network: str = "sample") -> None:
+        """Build a network per seed, each just as it would be built alone."""
+        states = []
+        for seed in seeds:
+            with seeded(derive(seed, "weights", network)):
+                model = factory()
+            if not isinstance(model, nn.Module):
+                raise AkeError(f"model: the function built a {type(model).__name__}, expected a torch.nn.Module")
+            states.append(model.state_dict())
+        self.template = model
+        self.state = {k: torch.stack([s[k] for s in states]) for k in states[0]}
+
+    @classmethod
+    def of(cls, modules: Sequence[nn.Module]) -> Population:
+        """From modules of one architecture; they are copied."""
+        population = cls.__new__(cls)
+        population.template = copy.deepcopy(modules[0])
+        states = [m.state_dict() for m in modules]
+        population.state = {k: torch.stack([s[k] for s in states]) for k in states[0]}
+        return population
+
+    def __len__(self) -> int:
+        return len(next(iter(self.state.values())))
+
+    def to(self, device: torch.device) -> Population:
+        """Move all networks."""
+        self.template.to(device)
+        self.state = {k: v.to(device) for k, v in self.state.items()}
+        return self
+
+    def state_dict(self, i: int) -> dict[str, Tensor]:
+        """The parameters and buffers of one network (a copy)."""
+        return {k: v[i].clone() for k, v in self.state.items()}
+
+    def load_state_dict(self, i: int, state: Mapping[str, Tensor]) -> None:
+        """Replace one network."""
+        for k, v in state.items():
+            self.state[k][i].copy_(v)
+
+    def module(self, i: int) -> nn.Module:
+        """One network as an ordinary module (a copy)."""
+        model = copy.deepcopy(self.template)
+        model.load_state_dict(self.state_dict(i))
+        return model
+
+    def modules(self) -> Iterator[nn.Module]:
+        """All networks, one after another."""
+        return (self.module(i) for i in range(len(self)))
+
+    def evaluate(self, task: Task) -> Tensor:
+        """Every network's prediction on the original data, ``[R, ...]``."""
+        vector = _Vectorised.of(self, [task.original()] * len(self), task)
+        if vector is None:
+            return torch.stack([evaluate(m.to(task.device), task) for m in self.modules()])
+        with torch.no_grad():
+            return vector.predict(self.state)
+
+    def train(
+        self, trainer: Trainer, replicas: Sequence[Replica], phase: str, say: Callable[[str], None] = lambda line: None
+    ) -> list[Outcome]:
+        """Train all networks, each as :class:`Trainer` would train it alone, and put each back to its best epoch."""
+        assert len(replicas) == len(self)
+        reason = "training loop of your own" if trainer.own_loop is not None else ""
+        if len(self) > 1 and not reason:
+            try:
+                return self._train_in_chunks(trainer, replicas, phase, say)
+            except _NotVectorisable as e:
+                reason = str(e)
+        if len(self) > 1:
+            say(f"{phase}, {replicas[0].network}: {len(self)} networks one after another ({reason})")
+        return [self._train_alone(i, trainer, replica, phase) for i, replica in enumerate(replicas)]
+
+    def _train_in_chunks(
+        self, trainer: Trainer, replicas: Sequence[Replica], phase: str, say: Callable[[str], None]
+    ) -> list[Outcome]:
+        """As many at a time as memory allows; where it turns out not to, half as many. What is finished stays."""
+        self.to(trainer.task.device)
+        size = min(len(self), trainer.chunk or len(self), _fitting(self, trainer, replicas, phase))
+        outcomes: list[Outcome] = []
+        while (start := len(outcomes)) < len(self):
+            part = self._slice(start, start + size)
+            try:
+                outcomes += _train_together(part, trainer, replicas[start : start + size], phase)
+            except (torch.OutOfMemoryError, MemoryError):
+                if size == 1:
+                    raise RunFailed(f"{phase}, {replicas[start].network}: one network alone does not fit") from None
+                size = (size + 1) // 2
+                say(f"{phase}, {replicas[start].network}: out of memory, going on with {size} networks at a time")
+                continue
+            for k, value in part.state.items():
+                self.state[k][start : start + size] = value
+        return outcomes
+
+    def _slice(self, start: int, stop: int) -> Population:
+        part = copy.copy(self)
+        part.state = {k: v[start:stop].clone() for k, v in self.state.items()}
+        return part
+
+    def _train_alone(self, i: int, trainer: Trainer, replica: Replica, phase: str) -> Outcome:
+        model = self.module(i).to(trainer.task.device)
+        try:
+            t = trainer.train(model, replica.view, phase, replica.network, replica.seed)
+        except RunFailed as e:
+            if len(self) == 1:
+                raise
+            return Outcome(0, math.nan, 0.0, str(e))
+        self.load_state_dict(i, t.model.state_dict())
+        return Outcome(t.best_epoch, t.validation, t.seconds, history=t.history)
+
+
+class _NotVectorisable(Exception):
+    pass
+
+
+# ---- many graphs as one input ----------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Stack:
+    """The inputs of R replicas: what they share, and what each has of its own, stacked."""
+
+    shared: dict[str, Any]
+    own: dict[str, Tensor]
+    edges: Edges | None = None  # of all replicas together, where they differ
+    pattern: Structure | None = None  # of sparse features; "x" then holds values by row
+
+    def one(self, own: Mapping[str, Any]) -> Data:
+        """The batch of one replica, inside ``vmap``."""
+        data = _Bag({**self.shared, **own})
+        if self.edges is not None:
+            data["edge_index"] = self.edges
+        if self.pattern is not None:
+            data["x"] = Sparse(self.pattern, data["x"])
+        return data  # type: ignore[return-value]
+
+
+class _Bag(dict[str, Any]):
+    """Attributes of a batch without PyG's checks, which tensors inside ``vmap`` do not pass."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+def _stack(batches: Sequence[Data], differing_edges: bool, sparse: bool, like: Data) -> _Stack:
+    first = batches[0]
+    stack = _Stack({}, {})
+    keys = [k for k, _ in first.items() if k != "edge_index"]
+    same_edges = all(b.edge_index is first.edge_index for b in batches)
+    if same_edges:
+        nodes = int(first.num_nodes or 0)
+        stack.shared["edge_index"] = Edges(first.edge_index, nodes) if differing_edges else first.edge_index
+    else:
+        if not differing_edges:
+            raise _NotVectorisable("its layers take one set of edges for all")
+        stack.edges, weight = _union(batches)
+        stack.own["edge_weight"] = weight
+        keys = [k for k in keys if k == "edge_label_index" or not (k.startswith("edge_") and first.is_edge_attr(k))]
+    for key in keys:
+        values = [b[key] for b in batches]
+        if key == "x" and sparse:
+            _stack_features(stack, values, like.x)
+        elif all(v is values[0] for v in values) or not isinstance(values[0], Tensor):
+            stack.shared[key] = values[0]
+        elif len({v.shape for v in values}) == 1:
+            stack.own[key] = torch.stack(values)
+        else:
+            raise _NotVectorisable(f"data.{key} has another shape in each view")
+    return stack
+
+
+def _stack_features(stack: _Stack, values: list[Tensor], like: Tensor) -> None:
+    """Features by the non-zero pattern of the original's, if it covers all views; else as they are."""
+    original = Sparse.of(like)
+    s = original.structure
+    if all(v is values[0] for v in values):
+        values = values[:1]
+    gathered = []
+    for x in values:
+        dense = x if x.layout == torch.strided else x.to_dense()
+        inside = dense[s.row, s.col.long()]
+        if int(dense.count_nonzero()) != int(inside.count_nonzero()):  # a view put something where there was nothing
+            stack.own["x"] = torch.stack([v if v.layout == torch.strided else v.to_dense() for v in values])
+            return
+        gathered.append(inside)
+    stack.pattern = s
+    if len(gathered) == 1:
+        stack.shared["x"] = gathered[0]
+    else:
+        stack.own["x"] = torch.stack(gathered)
+
+
+def _union(batches: Sequence[Data]) -> tuple[Edges, Tensor]:
+    """All edges of all replicas, and for each replica their weights: zero for an edge it does not have."""
+    nodes = int(batches[0].num_nodes or 0)
+    keys = [_keys(b.edge_index, nodes) for b in batches]
+    every = torch.cat(keys).unique()
+    like = batches[0].get("edge_weight")
+    dtype = batches[0].x.dtype if like is None else like.dtype
+    weight = torch.zeros(len(batches), len(every), dtype=dtype, device=every.device)
+    for r, (key, b) in enumerate(zip(keys, batches, strict=True)):
+        given = b.get("edge_weight")
+        weight[r, torch.searchsorted(every, key)] = 1.0 if given is None else given
+    pair = every % (nodes * nodes)
+    return Edges(torch.stack([pair // nodes, pair % nodes]), nodes), weight
+
+
+def _keys(edge_index: Tensor, nodes: int) -> Tensor:
+    """A number for each edge; the second of two equal edges counts as another edge."""
+    key = edge_index[0] * nodes + edge_index[1]
+    ordered, order = key.sort(stable=True)
+    place = torch.arange(len(key), device=key.device)
+    new = torch.ones_like(ordered, dtype=torch.bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    start = torch.where(new, place, torch.zeros_like(place)).cummax(0).values
+    again = torch.empty_like(place)
+    again[order] = place - start
+    return key + again * nodes * nodes
+
+
+# ---- training together -----------------------------------------------------------------------------------------------
+
+
+class _Vectorised:
+    """A template and stacked inputs as functions of stacked parameters."""
+
+    def __init__(self, template: nn.Module, stack: _Stack, task: Task) -> None:
+        self.template, self.stack, self.task = template, stack, task
+        self.parameters = [k for k, _ in template.named_parameters()]
+
+    @classmethod
+    def of(cls, population: Population, batches: Sequence[Data | None], task: Task) -> _Vectorised | None:
+        """``None`` where the task or the model has no such form."""
+        try:
+            return cls.build(population, batches, task)
+        except _NotVectorisable:
+            return None
+
+    @classmethod
+    def build(cls, population: Population, batches: Sequence[Data | None], task: Task) -> _Vectorised:
+        template = population.template
+        given = [b for b in batches if b is not None]
+        if len(given) < len(batches):
+            raise _NotVectorisable(f"the {task.name} task trains on batches of graphs")
+        ours = bool(getattr(template, "replicable", False))
+        like = task.example
+        sparse = ours and bool(getattr(template, "sparse_features", False)) and _density(like.x) < SPARSE_BELOW
+        return cls(template, _stack(given, ours, sparse, like), task)
+
+    def _call(self, state: Mapping[str, Tensor], data: Data) -> Tensor:
+        positional, named = arguments(self.template, data)
+        return functional_call(self.template, dict(state), positional, named)  # type: ignore[no-any-return]
+
+    def losses(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Each replica's training loss, ``[R]``."""
+        self.template.train()
+
+        def loss(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Tensor:
+            data = self.stack.one(own)
+            return self.task.loss(self._call(state, data), data)
+
+        return torch.vmap(loss, randomness="different")(dict(state), self.stack.own or _nothing(state))
+
+    def predict(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Each replica's prediction, ``[R, ...]``."""
+        self.template.eval()
+
+        def predict(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Tensor:
+            data = self.stack.one(own)
+            return self.task.read_out(self._call(state, data))
+
+        return torch.vmap(predict)(dict(state), self.stack.own or _nothing(state))
+
+
+def _nothing(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    some = next(iter(state.values()))
+    return {"_": some.new_zeros(len(some))}
+
+
+def _density(x: Tensor) -> float:
+    if x.layout != torch.strided:
+        return x.to_sparse_coo().coalesce().values().numel() / x.numel()
+    return int(x.count_nonzero()) / x.numel()
+
+
+def _fitting(population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str) -> int:
+    """How many replicas fit memory, from what two of them keep for the backward pass."""
+    two = population._slice(0, 2)
+    learn, state, _ = _prepare(two, trainer, replicas[:2], phase)
+    kept: dict[int, int] = {}
+
+    def note(t: Tensor) -> Tensor:
+        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with seeded(0), torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+        _attempt(lambda: learn.losses(state))
+    size = sum(v.numel() * v.element_size() for v in state.values())
+    views = sum(v.numel() * v.element_size() for v in learn.stack.own.values())
+    # Activations and as much again for their gradients; parameters, best, gradients and two moments of each.
+    each = (2 * sum(kept.values()) + 5 * size + 2 * views) / 2
+    return max(1, int(0.6 * _free_memory(trainer.task.device) / max(each, 1)))
+
+
+def _free_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return 4 << 30  # not Linux: a modest guess, halved again if it was too much
+
+
+def _attempt(call: Callable[[], Any]) -> Any:
+    """A first call; what it raises says that the model cannot be vectorised."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return call()
+    except (torch.OutOfMemoryError, AkeError):
+        raise
+    except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as e:
+        raise _NotVectorisable(f"{type(e).__name__}: {str(e).splitlines()[0][:80] if str(e) else ''}") from None
+
+
+def _prepare(
+    population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str
+) -> tuple[_Vectorised, dict[str, Tensor], Callable[[], _Vectorised] | None]:
+    """The first epoch's inputs, the parameters to train, and what gives the next epoch's inputs if they change."""
+    task = trainer.task
+    draws = [torch.Generator().manual_seed(derive(r.seed, phase, r.network, "batches")) for r in replicas]
+    views = [torch.Generator().manual_seed(derive(r.seed, "view", r.network)) for r in replicas]
+    seen = [task.seen(r.view, g) for r, g in zip(replicas, views, strict=True)]
+
+    def inputs() -> _Vectorised:
+        batches = [task.whole_batch(s, g) for s, g in zip(seen, draws, strict=True)]
+        return _Vectorised.build(population, batches, task)
+
+    first = inputs()
+    redraw = [k for k, r in enumerate(replicas) if r.view.resample == "epoch"]
+
+    def following() -> _Vectorised:
+        for k in redraw:
+            seen[k] = task.seen(replicas[k].view, views[k])
+        return inputs()
+
+    state = {k: v.clone() for k, v in population.state.items()}
+    for k in first.parameters:
+        state[k].requires_grad_()
+    return first, state, following if redraw or task.new_batches else None
+
+
+def _train_together(population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str) -> list[Outcome]:
+    started = time.perf_counter()
+    task, settings, count = trainer.task, trainer.settings, len(replicas)
+    learn, state, following = _prepare(population, trainer, replicas, phase)
+    check = _Vectorised.build(population, [task.original()] * count, task)
+    optimizer = trainer.make_optimizer([state[k] for k in learn.parameters])
+    scheduler = trainer.scheduler(optimizer) if trainer.scheduler else None
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise _NotVectorisable("ReduceLROnPlateau follows the loss of one network")
+    best = _Best(population, state, task.device, settings.patience)
+
+    def epoch() -> None:
+        """One epoch of all replicas: everything stays on the device, nothing waits."""
+        optimizer.zero_grad()
+        with _precision(settings.precision, task.device):
+            losses = learn.losses(state)
+        losses.sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            with _precision(settings.precision, task.device):
+                found = check.predict(state).float() if settings.precision == "bf16" else check.predict(state)
+            best.update(losses.detach(), task.scores(found, "val"), task.part_losses(found, "val"))
+
+    same = following is None and scheduler is None and task.scores_on_device
+    run = _Captured(epoch, optimizer) if same and _capturable(optimizer, task.device) else epoch
+    with seeded(derive(replicas[0].seed, phase, replicas[0].network, count)):
+        for k in range(1, settings.epochs + 1):
+            if following is not None and k > 1:
+                learn = following()
+            run()
+            if scheduler is not None:
+                scheduler.step()
+            if k % LOOK_EVERY == 0 or k == settings.epochs:
+                trainer.on_epoch(best.entry(phase, replicas[0].network, k, settings.epochs))
+                if not bool(best.active.any()):
+                    break
+    if isinstance(run, _Captured):
+        run.graph.reset()  # its memory goes back now, not when Python happens to collect it
+    population.state = best.state
+    return best.outcomes(phase, replicas, (time.perf_counter() - started) / count)
+
+
+def _capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
+    """Whether an epoch can be recorded once as a CUDA graph and replayed: that saves the launch of every kernel."""
+    if device.type != "cuda" or "capturable" not in optimizer.defaults:
+        return False
+    for group in optimizer.param_groups:
+        group["capturable"] = True
+    return True
+
+
+class _Captured:
+    """A function that is called a few times as it is, then recorded, then replayed."""
+
+    WARM = 3
+
+    def __init__(self, function: Callable[[], None], optimizer: torch.optim.Optimizer) -> None:
+        self.function, self.optimizer = function, optimizer
+        self.calls, self.graph = 0, torch.cuda.CUDAGraph()
+        self.stream = torch.cuda.Stream()
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if self.calls <= self.WARM:  # on a stream of its own, as recording asks for
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.function()
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return
+        if self.calls == self.WARM + 1:
+            self.optimizer.zero_grad(set_to_none=True)
+            with torch.cuda.graph(self.graph):
+                self.function()
+        self.graph.replay()
+
+
+@contextmanager
+def _precision(precision: str, device: torch.device) -> Iterator[None]:
+    """Matrix products in the wanted precision; sparse products keep the precision of the graph."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        if precision == "tf32":
+            torch.set_float32_matmul_precision("high")
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class _Best:
+    """Each replica's best epoch so far, and whether it is still in the running.
+
+    Everything is updated in place on the device, so that an epoch can be recorded and replayed.
+    """
+
+    def __init__(
+        self, population: Population, state: Mapping[str, Tensor], device: torch.device, patience: int | None
+    ) -> None:
+        count = len(population)
+        self.live, self.patience = state, patience
+        self.state = {k: v.detach().clone() for k, v in population.state.items()}
+        self.now = torch.zeros((), device=device, dtype=torch.long)
+        self.score = torch.full((count,), -math.inf, device=device, dtype=torch.float64)
+        self.loss = torch.full((count,), math.inf, device=device, dtype=torch.float64)
+        self.epoch = torch.zeros(count, device=device, dtype=torch.long)
+        self.active = torch.ones(count, device=device, dtype=torch.bool)
+        self.failed = torch.zeros(count, device=device, dtype=torch.long)  # the epoch in which the loss was not finite
+        self.training = torch.zeros(count, device=device, dtype=torch.float64)
+        self.validation = torch.zeros(count, device=device, dtype=torch.float64)
+
+    def update(self, training: Tensor, score: Tensor, loss: Tensor) -> None:
+        """Take note of an epoch: training loss, validation score and validation loss of every replica."""
+        self.now += 1
+        self.training.copy_(training)
+        self.validation.copy_(score)
+        finite = torch.isfinite(training)
+        self.failed.copy_(torch.where(self.active & ~finite, self.now, self.failed))
+        self.active &= finite
+        better = self.active & ((score > self.score) | ((score == self.score) & (loss < self.loss)))
+        self.score.copy_(torch.where(better, score, self.score))
+        self.loss.copy_(torch.where(better, loss, self.loss))
+        self.epoch.copy_(torch.where(better, self.now, self.epoch))
+        for k, kept in self.state.items():
+            kept.copy_(torch.where(better.view(-1, *[1] * (kept.dim() - 1)), self.live[k].detach(), kept))
+        if self.patience is not None:
+            self.active &= self.now - self.epoch < self.patience
+
+    def entry(self, phase: str, network: str, epoch: int, epochs: int) -> Epoch:
+        """The mean over replicas that have not failed."""
+        fine = self.failed == 0
+        if not bool(fine.any()):
+            return Epoch(phase, network, epoch, epochs, math.nan, math.nan, math.nan)
+        means = (float(x[fine].mean()) for x in (self.training, self.validation, self.score))
+        return Epoch(phase, network, epoch, epochs, *means)
+
+    def outcomes(self, phase: str, replicas: Sequence[Replica], seconds: float) -> list[Outcome]:
+        found = zip(replicas, self.epoch.tolist(), self.score.tolist(), self.failed.tolist(), strict=True)
+        return [
+            Outcome(epoch, score, seconds, _why(phase, replica, failed) if failed else "")
+            for replica, epoch, score, failed in found
+        ]
+
+
+def _why(phase: str, replica: Replica, epoch: int) -> str:
+    return f"{phase}, network {replica.network}, seed {replica.seed}, epoch {epoch}: the loss is not finite"
