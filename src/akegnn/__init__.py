@@ -5,7 +5,8 @@ from .channels import ChannelMap, Explanation, Layer, Slot, channel_map, explain
 from .data import load as load_data
 from .errors import AkeError, RunFailed
 from .exchange import Swap, exchange, exchange_ring
-from .fit import Result, Score, fit
+from .fit import Result, Results, Score, fit
+from .population import Population, Replica
 from .runs import Run, load
 
 __version__ = "0.1.0"
@@ -15,7 +16,10 @@ __all__ = [
     "ChannelMap",
     "Explanation",
     "Layer",
+    "Population",
+    "Replica",
     "Result",
+    "Results",
     "Run",
     "RunFailed",
     "Score",
