@@ -44,8 +44,8 @@ def tied(rng, shape):
 
 
 def on_edges(rng, shape):
-    """Tenths, so that values fall on bin edges, where float32 and float64 easily disagree."""
-    return rng.integers(0, 11, size=shape) / 10
+    """Tenths of a whole number: values fall on bin edges, where every rounding of the edge shows."""
+    return rng.integers(1, 8) * rng.integers(0, 11, size=shape) / 10
 
 
 def constant_channels(rng, shape):
@@ -189,13 +189,12 @@ def test_measures_of_many_layers_at_once():
         ([0, 1, 2], 2, [1, 2]),  # the largest value belongs to the last bin, which is closed
         ([0, 0, 0, 8], 4, [3, 1]),  # two empty bins add nothing
         ([5, 5, 5, 5], 3, [4]),  # no range at all
+        ([0, 0.3, 3], 10, [1, 1, 1]),  # 3 * 1 / 10 is 0.3, but 3 * (1 / 10) is a little more
     ],
 )
 def test_entropy_by_hand(values, bins, counts):
-    p = [n / len(values) for n in counts]
-    assert float(entropy(torch.tensor([values], dtype=torch.float32), bins)) == pytest.approx(
-        -sum(x * math.log(x) for x in p), abs=1e-15
-    )
+    expected = -sum(n / len(values) * math.log(n / len(values)) for n in counts)
+    assert float(entropy(torch.tensor([values], dtype=torch.float64), bins)) == pytest.approx(expected, abs=1e-15)
 
 
 @slowly

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 from torch import nn
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 
 from . import __version__, data, runs
 from .channels import explain as explain_model
@@ -28,7 +28,7 @@ from .models import build, complete_arguments, find_class
 from .progress import Display
 from .settings import Exchange, Settings, from_toml
 from .tasks import TASKS, GraphTask, LinkTask, NodeTask, make_task
-from .training import evaluate
+from .tasks.base import cast, check_graph, precision_of
 from .views import VIEWS, from_spec
 
 app = typer.Typer(
@@ -65,9 +65,10 @@ def main() -> None:
     except AkeError as e:
         print(f"akegnn: {e}", file=sys.stderr)
         sys.exit(e.code)
-    except KeyboardInterrupt:
-        print("akegnn: interrupted", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as e:  # typer turns an interrupt into this
+        if e.code == 130:
+            print("akegnn: interrupted", file=sys.stderr)
+        raise
 
 
 def _version(wanted: bool) -> None:
@@ -222,11 +223,14 @@ def predict(
     if dataset is None and s.data == "given":
         raise AkeError(f"{run}: was trained on a graph given in Python; pass --data")
     graphs = data.load(dataset or s.data)
-    rows = _predict(loaded.model, graphs, s.task, s.split, pairs)
+    rows = _predict(loaded.model, graphs, s.task, s.split, pairs, loaded.metrics.get("classes"))
     if as_json:
         print(json.dumps(rows))
         return
-    text = sys.stdout if out is None else out.open("w", newline="")
+    try:
+        text = sys.stdout if out is None else out.open("w", newline="")
+    except OSError as e:
+        raise AkeError(f"{out}: cannot be written ({e.strerror})") from None
     try:
         writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -255,6 +259,9 @@ def exchange(
     as_json: JsonOption = False,
 ) -> None:
     """Swap redundant channels of one network for informative ones of another. The files given are not changed."""
+    for given in (target, source):
+        if given.resolve() in {(out / f"{name}.safetensors").resolve() for name in ("target", "source")}:
+            raise AkeError(f"{given}: would be overwritten; choose another --out")
     first, second = (_network(path, model, model_arg) for path in (target, source))
     swaps = exchange_networks(first, second, strategy=strategy, channels=channels, bins=bins, layers=layers, seed=seed)
     try:
@@ -271,13 +278,16 @@ def exchange(
     for x in swaps:
         numbers = (f"{v:.4f}" if v is not None else "-" for v in (x.correlation, x.entropy_before, x.entropy_after))
         table.add_row(x.layer, str(x.target_channel), str(x.source_channel), *numbers, str(x.scalars))
-    Console().print(table)
+    _console().print(table)
 
 
 @app.command()
 def explain(
     model: Annotated[str, typer.Argument(help="A backbone's name, package.module:Class, or a run folder.")] = "gcn",
     model_arg: ArgOption = None,
+    own: Annotated[
+        str | None, typer.Option("--model", "-m", help="package.module:Class, if a run folder is of your own model.")
+    ] = None,
     dataset: Annotated[
         str, typer.Option("--data", help="The graph that decides the sizes of input and output.")
     ] = "digits",
@@ -285,7 +295,7 @@ def explain(
 ) -> None:
     """Show which tensors of a model take part in an exchange, which do not, and why."""
     if Path(model).is_dir():
-        network = runs.load(model).model
+        network = runs.load(model, find_class(own) if own else None).model
         rows = explain_model(network).rows
     else:
         kind, task = find_class(model), make_task(data.load(dataset))
@@ -297,7 +307,7 @@ def explain(
     table = Table("tensor", "shape", "part", "layer", "why")
     for r in rows:
         table.add_row(r.tensor, "x".join(map(str, r.shape)) or "scalar", r.part, r.layer, r.why)
-    Console().print(table)
+    _console().print(table)
 
 
 @data_app.command("list")
@@ -310,13 +320,19 @@ def data_list(as_json: JsonOption = False) -> None:
     table = Table(*(name for name in rows[0] if name != "about"))
     for row in rows:
         table.add_row(*(str(v) for name, v in row.items() if name != "about"))
-    console = Console()
+    console = _console()
     console.print(table)
     for row in rows:
         console.print(f"{row['name']}: {row['about']}", highlight=False)
 
 
 # ---- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _console() -> Console:
+    """Where there is no terminal to tell the width, nothing is folded or cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=10_000)
 
 
 def _plan_from(config: Path, s: Settings) -> Plan:
@@ -326,6 +342,9 @@ def _plan_from(config: Path, s: Settings) -> Plan:
     if s.train != "built in":
         raise AkeError(f"{config}: it used your own training function {s.train!r}; repeat it in Python")
     t = s.training
+    for name in ("optimizer", "scheduler", "metric"):
+        if getattr(t, name).startswith("given: "):
+            raise AkeError(f"{config}: its {name} was given in Python, so the run cannot be repeated from the file")
     return plan(
         s.data,
         s.model,
@@ -372,25 +391,26 @@ def _network(path: Path, model: str | None, model_arg: list[str] | None) -> nn.M
 
 
 def _predict(
-    network: nn.Module, graphs: data.Graphs, task: str, split: int, pairs: Path | None
+    network: nn.Module, graphs: data.Graphs, task: str, split: int, pairs: Path | None, classes: list[str] | None
 ) -> list[dict[str, Any]]:
+    if isinstance(graphs, Data) != (task != "graph"):
+        needs = "a list of graphs" if task == "graph" else "one graph"
+        raise AkeError(f"data: the run is of the {task} task, which needs {needs}")
+    every = [data.own.with_edges(g) for g in ([graphs] if isinstance(graphs, Data) else graphs)]
+    every = [cast(g, precision_of(network)) for g in every]
+    for k, g in enumerate(every):
+        check_graph(g, f"data[{k}]" if task == "graph" else "data")
     if task == "link":
-        assert isinstance(graphs, Data)
-        return _predict_links(network, LinkTask(graphs, split), graphs, pairs)
+        return _predict_links(network, LinkTask(every[0], split), every[0], pairs)
     if pairs is not None:
         raise AkeError("--pairs: only for the link task")
-    one = isinstance(graphs, Data)
-    if task == "node" and one:
-        graphs = data.own.with_edges(graphs)
+    bare = [Data(**{k: v for k, v in g.items() if k not in ("y", "split")}) for g in every]
+    try:
         with torch.no_grad():
-            logits = forward(network, graphs)
-        ids, classes = graphs.get("ids"), graphs.get("classes")
-    elif task == "graph" and not one:
-        logits, ids, classes = evaluate(network, GraphTask(graphs, split)), None, None
-    else:
-        raise AkeError(
-            f"data: the run is of the {task} task, which needs {'one graph' if not one else 'a list of graphs'}"
-        )
+            logits = forward(network, every[0] if task == "node" else Batch.from_data_list(bare))
+    except (RuntimeError, IndexError) as e:
+        raise AkeError(f"data: the network cannot be run on it ({str(e).splitlines()[0]})") from None
+    ids = every[0].get("ids") if task == "node" else None
     best = logits.softmax(-1).max(-1)
     return [
         {
@@ -434,7 +454,7 @@ def _show_scores(scores: list[dict[str, Any]], metric: str, floor: float | None,
         if many:
             cells += [f"{100 * s['deviation']:.2f}", f"{100 * s['low']:.2f} - {100 * s['high']:.2f}"]
         table.add_row(s["name"], *cells, str(s["passes"]), f"{s['seconds']:.1f}", style=style)
-    console = Console()
+    console = _console()
     console.print(table)
     if floor is not None:
         console.print(f"chance, or always the commonest training class: {100 * floor:.2f}", highlight=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import statistics
 import time
@@ -18,10 +19,13 @@ from .channels import ChannelMap, channel_map
 from .data import load as load_data
 from .errors import AkeError, RunFailed
 from .exchange import Swap, check_alike, exchange_populations
+from .forward import forward
 from .models import Factory, resolve
 from .population import Population, Replica
 from .settings import Exchange, Settings, Training
+from .strategies import STRATEGIES
 from .tasks import Metric, make_task
+from .tasks.base import check_outputs, in_precision, precision_of
 from .training import Epoch, MakeOptimizer, MakeScheduler, OwnLoop, Trainer
 from .views import Original, View, as_view, paper_views
 
@@ -55,6 +59,7 @@ class Result:
     floor: float | None  # test score of the commonest class
     sizes: dict[str, int]  # of the splits
     map: ChannelMap
+    classes: list[str] | None = None  # their names, where the data has them
 
     def score(self, name: str = "AKE") -> Score:
         """One line of the table by its name."""
@@ -227,7 +232,10 @@ class Plan:
 
     def run_seeds(self, seeds: Sequence[int]) -> Results:
         """The three phases in order for all seeds at once, and the scores of everything on the way."""
-        trainer, views, settings, task = self.trainer, self.views, self.settings, self.trainer.task
+        views, settings = self.views, self.settings
+        sample = self.models[0] if self.models is not None else self._new(seeds[:1], "sample").module(0)
+        task = in_precision(self.trainer.task, precision_of(sample))
+        trainer = replace(self.trainer, task=task)
         names = [f"{k}: {view_name(v)}" for k, v in enumerate(views, 1)]
         count = len(seeds)
         scores: list[list[Score]] = [[] for _ in seeds]
@@ -235,9 +243,12 @@ class Plan:
         failed: dict[int, str] = {}
 
         # Find the channels first: a model that cannot be exchanged should not be trained for nothing.
-        sample = self.models[0] if self.models is not None else self._new(seeds[:1], "sample").module(0)
         found = channel_map(sample, task.example)
         chosen = found.chosen(settings.exchange.layers)
+        if task.name == "node":
+            with torch.no_grad():
+                out = forward(copy.deepcopy(sample).to(task.device).eval(), task.example)
+            check_outputs(task.name, out, task.outputs)
 
         def measure(name: str, predictions: Tensor, passes: int, seconds: Sequence[float]) -> None:
             found = task.scores(predictions, "val").tolist(), task.scores(predictions, "test").tolist()
@@ -293,7 +304,7 @@ class Plan:
             final = [network.module(k).eval() for network in networks]
             own = replace(settings, seed=seed)
             moved = [swap for swap in swaps if swap.replica == k]
-            rest = (own, task.metric_name, task.floor(), dict(task.sizes), found)
+            rest = (own, task.metric_name, task.floor(), dict(task.sizes), found, task.example.get("classes"))
             results.append(Result(final[0], final, scores[k], moved, history if count == 1 else [], *rest))
         return Results(results, replace(settings, seeds=list(seeds)), list(failed.values()), history)
 
@@ -332,8 +343,12 @@ def plan(
     """Settle everything about a run, and check all that can be checked before it begins; arguments as :func:`fit`."""
     if recipe not in RECIPES:
         raise AkeError(f"recipe: {recipe!r} is not one of {', '.join(RECIPES)}")
+    seed = int(seed)
+    data = str(data) if isinstance(data, Path) else data
     recipe_views, recipe_exchange = RECIPES[recipe]()
     swapping = _replace(recipe_exchange, exchange)
+    if swapping.strategy not in STRATEGIES:
+        raise AkeError(f"strategy: {swapping.strategy!r} is not one of {', '.join(STRATEGIES)}")
     given: dict[str, Any] = {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, "patience": patience}
     given |= {"batch_size": batch_size, "optimizer": optimizer if isinstance(optimizer, str) else _name(optimizer)}
     given |= {"scheduler": _name(scheduler), "metric": metric if isinstance(metric, str) else _name(metric)}
@@ -385,6 +400,8 @@ def plan(
         own_loop=train,
         on_epoch=on_epoch or (lambda epoch: None),
     )
+    if trainer.optimizer is None:
+        trainer.make_optimizer([nn.Parameter(torch.zeros(1))])  # a wrong name is found out now, not after an epoch
     return Plan(trainer, factory, models, shown, settings)
 
 
@@ -409,6 +426,8 @@ def _device(device: str) -> torch.device:
         chosen = torch.device(device)
     except RuntimeError:
         raise AkeError(f"device: {device!r} is not one of auto, cpu, cuda") from None
+    if chosen.type not in ("cpu", "cuda"):
+        raise AkeError(f"device: {device!r} is not one of auto, cpu, cuda")
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise AkeError("device: no CUDA device was found; use cpu or auto")
     return chosen
@@ -425,4 +444,4 @@ def _replace(settings: Exchange, given: Exchange | Mapping[str, Any] | None) -> 
 
 
 def _name(function: object) -> str | None:
-    return None if function is None else str(getattr(function, "__qualname__", type(function).__name__))
+    return None if function is None else "given: " + str(getattr(function, "__qualname__", type(function).__name__))

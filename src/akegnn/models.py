@@ -30,7 +30,7 @@ def find_class(name: str) -> Callable[..., nn.Module]:
         raise AkeError(f"model: {name!r} is neither one of {', '.join(BACKBONES)} nor of the form package.module:Class")
     try:
         found = getattr(importlib.import_module(module_name), attribute)
-    except ModuleNotFoundError as e:
+    except (ImportError, ValueError, TypeError) as e:
         raise AkeError(f"model: cannot import {module_name!r} ({e})") from None
     except AttributeError:
         raise AkeError(f"model: {module_name!r} has no {attribute!r}") from None

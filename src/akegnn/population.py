@@ -300,6 +300,8 @@ class _Vectorised:
     @classmethod
     def build(cls, population: Population, batches: Sequence[Data | None], task: Task) -> _Vectorised:
         template = population.template
+        if len(dict(template.named_parameters(remove_duplicate=False))) > len(dict(template.named_parameters())):
+            raise _NotVectorisable("some of its parameters have several names")
         given = [b for b in batches if b is not None]
         if len(given) < len(batches):
             raise _NotVectorisable(f"the {task.name} task trains on batches of graphs")

@@ -79,37 +79,41 @@ def writing(path: Path, settings: Settings) -> Iterator[Path]:
     """Hold a folder for one run: marked unfinished from the first moment, the mark taken away when all is written."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        mark = (path / MARK).open("a")
+        lock = os.open(path, os.O_RDONLY)
     except OSError as e:
         raise AkeError(f"{path}: cannot be written ({e.strerror})") from None
-    with mark:
+    try:
         try:
-            # The lock goes with the process, however it ends, so a killed run never blocks the next one.
-            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The lock is on the folder itself: it leaves nothing behind, and goes with the process, however it ends.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise AkeError(f"{path}: another process is writing this run") from None
-        strangers = sorted({p.name for p in path.iterdir()} - {MARK, *FILES})
+        there = {p.name for p in path.iterdir()}
+        ours = {name for name in there if name in FILES or any(name.startswith(f".{f}.") for f in FILES)}
+        if MARK not in there:
+            if finished_settings(path) is not None:
+                raise AkeError(f"{path}: holds a finished run; choose another folder or delete it")
+            ours = set()  # without a mark, nothing here is from a run that was cut off
+        strangers = sorted(there - ours - {MARK})
         if strangers:
-            _unmark(path, keep=(path / "config.toml").exists())
             raise AkeError(f"{path}: not an empty or a run folder (it holds {strangers[0]}); choose another")
-        finished = finished_settings(path, ignore_mark=os.fstat(mark.fileno()).st_size == 0)
-        if finished is not None:
-            _unmark(path)
-            raise AkeError(f"{path}: holds a finished run; choose another folder or delete it")
-        for name in FILES:  # what an interrupted run left behind must not be mixed with this one
-            (path / name).unlink(missing_ok=True)
-        mark.truncate(0)
-        mark.write("This run has not finished. The same command starts it over.\n")
-        mark.flush()
+        try:
+            (path / MARK).write_text("This run has not finished. The same command starts it over.\n")
+            for name in ours:  # what an interrupted run left behind must not be mixed with this one
+                (path / name).unlink()
+        except OSError as e:
+            raise AkeError(f"{path}: cannot be written ({e.strerror})") from None
         _atomic(path / "config.toml", to_toml(settings).encode())
         yield path
-        _unmark(path)
+        (path / MARK).unlink()
+    finally:
+        os.close(lock)
 
 
-def finished_settings(path: Path, ignore_mark: bool = False) -> Settings | None:
+def finished_settings(path: Path) -> Settings | None:
     """The settings of a finished run, or ``None`` where there is none."""
     whole = all((path / name).is_file() for name in FILES)
-    if not whole or ((path / MARK).exists() and not ignore_mark):
+    if not whole or (path / MARK).exists():
         return None
     return from_toml(path / "config.toml")
 
@@ -123,6 +127,7 @@ def write(result: Result | Results, folder: Path) -> None:
         "metric": shown.metric,
         "floor": shown.floor,
         "splits": shown.sizes,
+        "classes": shown.classes,
         "scores": [dataclasses.asdict(s) for s in (result.summary() if isinstance(result, Results) else shown.scores)],
         "seed_of_model": shown.settings.seed,
         "failures": [] if isinstance(result, Result) else result.failures,
@@ -164,14 +169,18 @@ def load(path: str | Path, model: Callable[..., nn.Module] | None = None) -> Run
     else:
         raise AkeError(f"{path}: its model is {settings.model!r}; pass model= (--model) with the class that builds it")
     load_weights(network, path / "model.safetensors")
-    return Run(network.eval(), settings, json.loads((path / "metrics.json").read_text()))
+    try:
+        metrics = json.loads((path / "metrics.json").read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise AkeError(f"{path / 'metrics.json'}: not valid JSON ({type(e).__name__})") from None
+    return Run(network.eval(), settings, metrics)
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
     """Put the tensors of a safetensors file into a module; names and shapes must agree."""
     tensors = read_tensors(path)
     state = network.state_dict()
-    tied = {v: k for k, v in _ties(state).items()}
+    tied = _ties(state)
     for name, value in state.items():
         source = name if name in tensors else tied.get(name, name)
         if source not in tensors:
@@ -284,21 +293,16 @@ def _atomic(path: Path, content: bytes) -> None:
         raise AkeError(f"{path}: cannot be written ({e.strerror})") from None
 
 
-def _unmark(path: Path, keep: bool = False) -> None:
-    if not keep:
-        (path / MARK).unlink(missing_ok=True)
-
-
 def _ties(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Names that share a tensor with an earlier name (``share_weights``): first name -> later name."""
+    """Names that share a tensor with an earlier name (``share_weights``): later name -> first name."""
     first: dict[int, str] = {}
     ties = {}
     for name, value in state.items():
-        if value.data_ptr() in first and value.numel():
-            ties[first[value.data_ptr()]] = name
-        first.setdefault(value.data_ptr(), name)
+        if value.numel() and first.setdefault(value.data_ptr(), name) != name:
+            ties[name] = first[value.data_ptr()]
     return ties
 
 
 def _untied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {k: v for k, v in state.items() if k not in set(_ties(state).values())}
+    ties = _ties(state)
+    return {k: v for k, v in state.items() if k not in ties}

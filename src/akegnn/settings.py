@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import numbers
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,15 +87,19 @@ def to_toml(settings: Settings) -> str:
     """The settings as TOML; ``None`` is left out."""
 
     def value(v: Any) -> str:
+        if v is None:  # inside the arguments of a model: TOML has no word for it
+            return "{ none = true }"
         if isinstance(v, dict):
-            return "{ " + ", ".join(f"{_key(k)} = {value(x)}" for k, x in v.items() if x is not None) + " }"
+            return "{ " + ", ".join(f"{_key(k)} = {value(x)}" for k, x in v.items()) + " }"
         if isinstance(v, list | tuple):
             return "[" + ", ".join(value(x) for x in v) + "]"
-        if isinstance(v, bool | str):
-            return json.dumps(v, ensure_ascii=False)
-        if isinstance(v, float):
-            return repr(v)
-        return str(v)
+        if isinstance(v, bool):
+            return json.dumps(v)
+        if isinstance(v, numbers.Integral):
+            return str(int(v))
+        if isinstance(v, numbers.Real):
+            return repr(float(v))
+        return _quoted(v if isinstance(v, str) else repr(v))
 
     tables = {"": dataclasses.asdict(settings)}
     for name in ("training", "exchange"):
@@ -117,8 +122,15 @@ def from_toml(path: Path) -> Settings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise AkeError(f"{path}: not valid TOML ({e})") from None
     try:
-        table["training"] = _build(Training, table.get("training", {}), "training.")
-        table["exchange"] = _build(Exchange, table.get("exchange", {}), "exchange.")
+        for name, kind in (("training", Training), ("exchange", Exchange)):
+            if not isinstance(table.get(name, {}), dict):
+                raise AkeError(f"{name}: must be a table, got {table[name]!r}")
+            table[name] = _build(kind, table.get(name, {}), f"{name}.")
+        if isinstance(table.get("model_args"), dict):
+            table["model_args"] = {k: _with_none(v) for k, v in table["model_args"].items()}
+        for view in table["views"] if isinstance(table.get("views"), list) else []:
+            if not isinstance(view, dict):
+                raise AkeError(f"views: each must be a table with a kind, got {view!r}")
         return _build(Settings, table, "")
     except AkeError as e:
         raise AkeError(f"{path}: {e}") from None
@@ -141,10 +153,21 @@ def _build(kind: type[Any], table: dict[str, Any], prefix: str) -> Any:
 
 
 def _key(key: str) -> str:
-    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else json.dumps(key)
+    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _quoted(key)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML wants it escaped, JSON does not
+
+
+def _with_none(value: Any) -> Any:
+    """The way back from what ``to_toml`` writes for ``None``."""
+    if isinstance(value, dict):
+        return None if value == {"none": True} else {k: _with_none(v) for k, v in value.items()}
+    return [_with_none(v) for v in value] if isinstance(value, list) else value
 
 
 def derive(seed: int, *labels: object) -> int:
     """A seed of its own for each purpose, the same on every machine: ``derive(0, "view", 2)``."""
-    text = repr((seed, *labels)).encode()
+    text = repr((int(seed), *labels)).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 2

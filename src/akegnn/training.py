@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -100,7 +102,7 @@ class Trainer:
             elif scheduler is not None:
                 scheduler.step()
             prediction = evaluate(model, self.task)
-            score = self.task.score(prediction, "val")
+            score = self._judged(prediction, f"{phase}, network {network}, epoch {epoch}")
             standing = (score, -float(self.task.part_loss(prediction, "val")))
             if standing > best:
                 best, best_epoch = standing, epoch
@@ -161,10 +163,19 @@ class Trainer:
             model = returned
         elif returned is not None:
             raise AkeError(f"train: must return the model or None, returned {type(returned).__name__}")
-        score = self.task.score(evaluate(model, self.task), "val")
+        score = self._judged(evaluate(model, self.task), f"{phase}, network {network}")
         entry = Epoch(phase, network, 1, 1, math.nan, score, score)
         self.on_epoch(entry)
         return Trained(model, 1, score, time.perf_counter() - started, [entry])
+
+    def _judged(self, prediction: Tensor, where: str) -> float:
+        """The validation score; a prediction or a score that is not a number is a failure."""
+        if not bool(torch.isfinite(prediction).all()):
+            raise RunFailed(f"{where}: the network predicts NaN or infinity; try a smaller lr")
+        score = self.task.score(prediction, "val")
+        if math.isnan(score):
+            raise RunFailed(f"{where}: the metric {self.task.metric_name} is nan")
+        return score
 
     def make_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """A fresh optimizer."""
@@ -173,7 +184,10 @@ class Trainer:
         kind = getattr(torch.optim, self.settings.optimizer, None)
         if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
             raise AkeError(f"optimizer: torch.optim has no {self.settings.optimizer!r}")
-        return kind(parameters, lr=self.settings.lr, weight_decay=self.settings.weight_decay)  # type: ignore[call-arg]
+        try:
+            return kind(parameters, lr=self.settings.lr, weight_decay=self.settings.weight_decay)  # type: ignore[call-arg]
+        except (TypeError, ValueError) as e:
+            raise AkeError(f"optimizer: {self.settings.optimizer} cannot be used ({e})") from None
 
 
 def evaluate(model: nn.Module, task: Task) -> Tensor:
@@ -187,6 +201,13 @@ def evaluate(model: nn.Module, task: Task) -> Tensor:
 def seeded(seed: int) -> Iterator[None]:
     """Run with torch's generators seeded, and leave them as they were."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -289,9 +291,17 @@ class Transform(View):
         if generator is None:
             changed = self.transform(data)
         else:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-                changed = self.transform(data)
+            seed = int(torch.randint(2**62, (), generator=generator))
+            python, numpy = random.getstate(), np.random.get_state()
+            try:
+                with torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(seed)
+                    random.seed(seed)
+                    np.random.seed(seed % 2**32)
+                    changed = self.transform(data)
+            finally:
+                random.setstate(python)
+                np.random.set_state(numpy)
         if changed.num_nodes != nodes:
             raise AkeError(
                 f"view {self.transform!r}: a view must keep the node set, "

@@ -4,27 +4,48 @@ from __future__ import annotations
 
 import copy
 import csv
+import io
 import pickle
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.data.data import DataEdgeAttr, DataTensorAttr
-from torch_geometric.data.storage import GlobalStorage
+from torch_geometric.data.storage import AttrType, GlobalStorage
 from torch_geometric.utils import coalesce, to_undirected
 
 from ..errors import AkeError
 
 # Everything a saved graph may consist of, besides tensors and plain containers. Nothing here runs code when it is read.
-SAFE = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+# A graph that was in use also holds PyG's notes on its attributes, in a ``defaultdict``, which torch cannot refill.
+SAFE: list[Any] = [AttrType, Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
+SAFE += [(lambda factory=None: {}, "collections.defaultdict")]
+
+
+@contextmanager
+def _only(safe: list[Any]) -> Iterator[None]:
+    """Let torch read these classes and no others: PyG adds to a list that holds for the whole process, and one of its
+    additions (``ClusterData``) reads another file in its constructor, with arbitrary unpickling."""
+    before = torch.serialization.get_safe_globals()
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals(safe)
+    try:
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
 
 
 def read_saved(path: Path) -> Data | list[Data]:
     """A ``Data`` or a list of them, saved with ``torch.save``; any other class in the file is refused unread."""
     try:
-        with torch.serialization.safe_globals(SAFE):
+        with _only(SAFE), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an error is one line
             saved = torch.load(path, weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as e:
         found = str(e).partition("GLOBAL ")[2].split(" ")[0]
@@ -32,10 +53,11 @@ def read_saved(path: Path) -> Data | list[Data]:
         raise AkeError(f"{path}: not a saved PyG Data ({what}); expected torch.save(data, path)") from None
     except Exception as e:
         raise AkeError(f"{path}: cannot be read as a saved PyG Data ({type(e).__name__})") from None
-    if isinstance(saved, Data):
-        return saved
-    if isinstance(saved, list | tuple) and saved and all(isinstance(g, Data) for g in saved):
-        return list(saved)
+    graphs = list(saved) if isinstance(saved, list | tuple) else [saved]
+    if graphs and all(isinstance(g, Data) for g in graphs):
+        for g in graphs:
+            g._store.__dict__.pop("_cached_attr", None)  # PyG makes its notes anew
+        return graphs if isinstance(saved, list | tuple) else graphs[0]
     raise AkeError(f"{path}: holds a {type(saved).__name__}; expected a PyG Data or a list of them")
 
 
@@ -64,7 +86,7 @@ def read_folder(folder: Path) -> Data:
     if not index:
         raise AkeError(f"{nodes}: no node")
     data = Data(x=torch.tensor(features))
-    classes = sorted({x for x in labels if x != ""}, key=lambda x: (0, int(x), "") if x.isdigit() else (1, 0, x))
+    classes = sorted({x for x in labels if x != ""}, key=lambda x: (0, int(x), "") if x.isdecimal() else (1, 0, x))
     if classes:
         number = {name: k for k, name in enumerate(classes)} | {"": -1}
         data.y = torch.tensor([number[x] for x in labels])
@@ -127,7 +149,7 @@ def _read(path: Path, required: tuple[str, ...]) -> tuple[list[str], Iterator[tu
         raise AkeError(f"{path}: cannot be read ({e.strerror})") from None
     except UnicodeDecodeError:
         raise AkeError(f"{path}: not UTF-8 text") from None
-    lines = csv.reader(text.splitlines())
+    lines = csv.reader(io.StringIO(text, newline=""))
     header = [name.strip() for name in next(lines, [])]
     for name in required:
         if name not in header:
@@ -136,7 +158,13 @@ def _read(path: Path, required: tuple[str, ...]) -> tuple[list[str], Iterator[tu
         raise AkeError(f"{path}: a column name appears twice")
 
     def rows() -> Iterator[tuple[int, dict[str, str]]]:
-        for row in lines:
+        while True:
+            try:
+                row = next(lines)
+            except StopIteration:
+                return
+            except csv.Error as e:
+                raise AkeError(f"{path}: line {lines.line_num}: {e}") from None
             if not row:
                 continue
             if len(row) != len(header):
@@ -151,7 +179,7 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
         value = float(text)
     except ValueError:
         raise AkeError(f"{path}: line {line}: column {column!r} must be a number, got {text!r}") from None
-    if value != value or value in (float("inf"), float("-inf")):
+    if not abs(value) <= torch.finfo(torch.float32).max:
         raise AkeError(f"{path}: line {line}: column {column!r} must be finite, got {text!r}")
     return value
 

@@ -112,7 +112,8 @@ class Task(ABC):
         if self._metric is accuracy:  # the usual one, without leaving the device
             target = self.part(predictions[0], part)[1]
             return torch.vmap(lambda p: (self.part(p, part)[0].argmax(-1) == target).double().mean())(predictions)
-        return torch.tensor([self.score(p, part) for p in predictions], device=predictions.device)
+        found = [self.score(p, part) for p in predictions]
+        return torch.tensor(found, device=predictions.device, dtype=torch.float64)
 
     def part_losses(self, predictions: Tensor, part: str) -> Tensor:
         """The loss of each replica's prediction, ``[R, ...] -> [R]``."""
@@ -161,19 +162,49 @@ class Task(ABC):
 
 def move(task: Task, device: torch.device) -> Task:
     """A copy whose tensors, graphs and collections of them are on ``device``."""
+    return _changed(task, lambda value: value.to(device))
 
-    def moved(value: Any) -> Any:
+
+def in_precision(task: Task, dtype: torch.dtype) -> Task:
+    """A copy whose graphs have their features and weights in the precision that the networks have."""
+    return _changed(task, lambda value: cast(value, dtype) if isinstance(value, Data) else value)
+
+
+def cast(data: Data, dtype: torch.dtype) -> Data:
+    """A graph with its floating-point tensors in another precision."""
+    change = lambda t: t.to(dtype) if t.is_floating_point() and t.dtype != dtype else t  # noqa: E731
+    return copy.copy(data).apply(change)
+
+
+def _changed(task: Task, change: Callable[[Any], Any]) -> Task:
+    def changed(value: Any) -> Any:
         if isinstance(value, Tensor | Data):
-            return value.to(device)
+            return change(value)
         if isinstance(value, dict):
-            return {k: moved(v) for k, v in value.items()}
+            return {k: changed(v) for k, v in value.items()}
         if isinstance(value, list):
-            return [moved(v) for v in value]
+            return [changed(v) for v in value]
         return value
 
     task = copy.copy(task)
-    task.__dict__ = {k: moved(v) for k, v in task.__dict__.items()}
+    task.__dict__ = {k: changed(v) for k, v in task.__dict__.items()}
     return task
+
+
+def precision_of(model: nn.Module) -> torch.dtype:
+    """The precision of a network's parameters."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+
+def whole_labels(labels: Any) -> Tensor:
+    """One whole number each, as a long tensor."""
+    if not isinstance(labels, Tensor):
+        raise AkeError(f"y: must be a tensor, is a {type(labels).__name__}")
+    if labels.is_floating_point() or labels.dim() != 1:
+        raise AkeError(f"y: must be one whole number each, got {labels.dtype} of shape {tuple(labels.shape)}")
+    if len(labels) and bool((labels == labels[0]).all()):
+        raise AkeError(f"y: only one class ({int(labels[0])}); at least two are needed")
+    return labels.long()
 
 
 def check_classes(labels: Tensor, parts: dict[str, Tensor]) -> int:
@@ -203,6 +234,18 @@ def check_graph(data: Data, name: str = "data") -> None:
         raise AkeError(f"{name}.edge_index: missing")
     if data.get("x") is None:
         raise AkeError(f"{name}.x: missing; node features are needed")
+    for key in ("x", "edge_index"):
+        if not isinstance(data[key], Tensor) or data[key].dim() != 2:
+            raise AkeError(f"{name}.{key}: must be a matrix, a tensor of two dimensions")
+    if data.edge_index.shape[0] != 2 or data.edge_index.is_floating_point():
+        kind = f"{data.edge_index.dtype} of shape {tuple(data.edge_index.shape)}"
+        raise AkeError(f"{name}.edge_index: must be whole numbers of shape (2, edges), is {kind}")
+    weight = data.get("edge_weight")
+    if weight is not None:
+        if weight.shape[0] != data.edge_index.shape[1]:
+            raise AkeError(f"{name}.edge_weight: {weight.shape[0]} weights for {data.edge_index.shape[1]} edges")
+        if not bool(torch.isfinite(weight).all()):
+            raise AkeError(f"{name}.edge_weight: contains NaN or infinite weights")
     x = data.x if data.x.layout == torch.strided else data.x.to_sparse_coo().coalesce().values()
     if not x.is_floating_point():
         raise AkeError(f"{name}.x: must be floating point, is {data.x.dtype}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -42,6 +43,10 @@ class GraphTask(Task):
         marks = [g.get("split") for g in graphs]
         if any(m is not None and m not in PARTS for m in marks):
             raise AkeError(f"data[...].split: must be one of {', '.join(PARTS)}")
+        graphs = [copy.copy(g) for g in graphs]
+        for g in graphs:  # not part of a batch: some graphs may have no mark
+            if "split" in g:
+                del g.split
         given = {p: torch.tensor([k for k, m in enumerate(marks) if m == p]) for p in PARTS if p in marks}
         self.parts, self.splits_drawn = complete(given, torch.arange(len(graphs)), self.labels, derive(split, "splits"))
         self.outputs = check_classes(self.labels, self.parts)
@@ -79,7 +84,9 @@ class GraphTask(Task):
 
     def floor(self) -> float | None:
         commonest = self.labels[self.parts["train"]].bincount().argmax()
-        return float((self.labels[self.parts["test"]] == commonest).double().mean())
+        constant = torch.zeros(len(self.labels), self.outputs, device=self.labels.device)
+        constant[:, commonest] = 1
+        return self.score(constant, "test")
 
     def to(self, device: torch.device) -> Task:
         return move(self, device)

@@ -36,7 +36,13 @@ class LinkTask(Task):
             raise AkeError("data.edge_index: the link task needs an undirected graph (both directions of every edge)")
         self.nodes, self.outputs, self.features = int(data.num_nodes or 0), outputs, data.x.shape[1]
         generator = torch.Generator().manual_seed(derive(split, "links"))
+        if metric in ("accuracy", "f1"):
+            raise AkeError(f"metric: {metric} is of classes; the link task has scores (roc_auc, average_precision)")
         once = (data.edge_index[0] < data.edge_index[1]).nonzero().flatten()
+        order = self._ids(data.edge_index[:, once]).sort(stable=True)  # an edge that is listed twice counts once
+        new = torch.ones_like(order.values, dtype=torch.bool)
+        new[1:] = order.values[1:] != order.values[:-1]
+        once = once[order.indices[new]]
         if len(once) < 20:
             raise AkeError(f"data.edge_index: {len(once)} undirected edges are too few to hold some out; 20 are needed")
         once = once[torch.randperm(len(once), generator=generator).to(once.device)]

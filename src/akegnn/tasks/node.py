@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -14,7 +15,7 @@ from ..errors import AkeError
 from ..forward import forward
 from ..settings import derive
 from ..views import View
-from .base import Metric, Task, check_classes, check_graph, check_outputs, move
+from .base import Metric, Task, check_classes, check_graph, check_outputs, move, whole_labels
 
 
 class NodeTask(Task):
@@ -28,10 +29,13 @@ class NodeTask(Task):
         check_graph(data)
         if data.get("y") is None:
             raise AkeError("data.y: missing; the node task needs labels")
+        if not isinstance(data.y, Tensor):
+            raise AkeError(f"y: must be a tensor, is a {type(data.y).__name__}")
         labels = data.y.squeeze(-1) if data.y.dim() == 2 and data.y.shape[1] == 1 else data.y
         if labels.shape[:1] != (data.num_nodes,):
             raise AkeError(f"data.y: must have one label per node ({data.num_nodes}), has shape {tuple(labels.shape)}")
-        data = data.clone() if labels is not data.y else data
+        labels = whole_labels(labels)
+        data = copy.copy(data)
         data.y = labels
         self.parts, self.splits_drawn = node_splits(data, split, derive(split, "splits"))
         self.outputs = check_classes(labels.cpu(), self.parts)
@@ -68,7 +72,9 @@ class NodeTask(Task):
 
     def floor(self) -> float | None:
         commonest = self.labels[self.parts["train"]].bincount().argmax()
-        return float((self.labels[self.parts["test"]] == commonest).double().mean())
+        constant = torch.zeros(len(self.labels), self.outputs, device=self.labels.device)
+        constant[:, commonest] = 1
+        return self.score(constant, "test")
 
     def to(self, device: torch.device) -> Task:
         return move(self, device)

@@ -1,0 +1,118 @@
+"""Small graphs, models and helpers that the tests of several rooms share."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GCNConv, global_mean_pool
+from torch_geometric.utils import to_undirected
+
+import akegnn
+from akegnn.errors import AkeError
+
+# Two views and few epochs: enough for all three phases.
+QUICK: dict[str, Any] = {"epochs": 3, "views": ["mask:0.3", "original"], "baseline": False, "device": "cpu"}
+
+
+def graph(nodes: int = 60, classes: int = 3, features: int = 5, seed: int = 0, **given: Any) -> Data:
+    """An undirected graph without self loops whose features and edges tell the classes; no masks unless given."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.arange(nodes) % classes
+    x = torch.randn(nodes, features, generator=g) + 2 * nn.functional.one_hot(y, features)
+    ends = torch.randint(nodes, (2, 3 * nodes), generator=g)
+    alike = torch.rand(3 * nodes, generator=g) < 0.8  # most edges join nodes of one class
+    ends[1] = torch.where(alike, (ends[1] - y[ends[1]] + y[ends[0]]) % nodes, ends[1])
+    data = Data(x=x, edge_index=to_undirected(ends[:, ends[0] != ends[1]]), y=y)
+    for key, value in given.items():
+        data[key] = value
+    return data
+
+
+def masked(data: Data, **parts: list[int]) -> Data:
+    """The graph with masks: ``masked(data, train=[0, 1], val=[2])``."""
+    for part, members in parts.items():
+        data[f"{part}_mask"] = torch.isin(torch.arange(data.num_nodes), torch.tensor(members, dtype=torch.long))
+    return data
+
+
+def graphs(count: int = 30, classes: int = 2, **given: Any) -> list[Data]:
+    return [graph(8 + k % 3, features=4, seed=k, y=torch.tensor([k % classes]), **given) for k in range(count)]
+
+
+def fit(data: Any = None, model: Any = "gcn", **given: Any) -> akegnn.Result:
+    return akegnn.fit(graph() if data is None else data, model, **{**QUICK, **given})
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """The message of the error that is meant for people: one line."""
+    with pytest.raises(AkeError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    """Bit for bit."""
+    x, y = a.state_dict(), b.state_dict()
+    return x.keys() == y.keys() and all(torch.equal(x[k], y[k]) for k in x)
+
+
+def pairs_of(edge_index: Tensor) -> set[tuple[int, ...]]:
+    """Undirected edges as sorted tuples."""
+    return {tuple(sorted(p)) for p in edge_index.t().tolist()}
+
+
+class Net(nn.Module):
+    """A person's own model; its names of sizes are not ours, and ``width`` has no default."""
+
+    def __init__(self, nfeat: int, nclass: int, width: int) -> None:
+        super().__init__()
+        self.first, self.second = GCNConv(nfeat, width), GCNConv(width, nclass)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+class Pooled(nn.Module):
+    """A person's own classifier of graphs."""
+
+    def __init__(self, in_channels: int, out_channels: int, hidden: int = 6) -> None:
+        super().__init__()
+        self.conv, self.head = GCNConv(in_channels, hidden), nn.Linear(hidden, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor) -> Tensor:
+        return self.head(global_mean_pool(self.conv(x, edge_index).relu(), batch))
+
+
+def not_a_model(in_channels: int) -> int:
+    return in_channels
+
+
+def write_csv(path: Path, rows: list[list[Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as f:
+        csv.writer(f, lineterminator="\n").writerows(rows)
+
+
+def csv_folder(folder: Path, data: Data | None = None, **files: str | list[list[Any]]) -> Path:
+    """The graph as nodes.csv and edges.csv (ids n0, n1, ..., labels c0, c1, ...).
+
+    ``nodes=`` or ``edges=`` replaces a file, as text or as rows."""
+    data = graph() if data is None else data
+    folder.mkdir(parents=True, exist_ok=True)
+    header = ["id", "label", *(f"x{k}" for k in range(data.x.shape[1]))]
+    nodes = [[f"n{k}", f"c{c}", *x] for k, (c, x) in enumerate(zip(data.y.tolist(), data.x.tolist(), strict=True))]
+    edges = [[f"n{a}", f"n{b}"] for a, b in data.edge_index.t().tolist() if a <= b]
+    content = {"nodes": [header, *nodes], "edges": [["source", "target"], *edges], **files}
+    for name, rows in content.items():
+        if isinstance(rows, str):
+            (folder / f"{name}.csv").write_text(rows, encoding="utf-8")
+        else:
+            write_csv(folder / f"{name}.csv", rows)
+    return folder
