@@ -146,11 +146,13 @@ def population_seconds(
     few = 8
     run(few)
     gc.collect()
+    memory = float("nan")
     if task.device.type == "cuda":
-        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
+        memory = -torch.cuda.memory_allocated() / 1e9  # what others left behind
     short, whole = run(few), run(epochs)
-    memory = torch.cuda.max_memory_allocated() / 1e9 if task.device.type == "cuda" else float("nan")
+    if task.device.type == "cuda":
+        memory += torch.cuda.max_memory_allocated() / 1e9
     return (whole - short) / (epochs - few), whole, memory
 
 

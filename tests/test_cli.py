@@ -365,7 +365,7 @@ def test_a_run_that_fails_is_no_bad_input(refused, place, tmp_path):
     [
         ({"data": graph()}, "its data was given in Python"),
         ({"model": lambda: Net(5, 3, 4)}, "its model was given in Python"),
-        ({"train": lambda model, data: None}, "your own training function"),
+        ({"train": lambda model, data: None}, "training function was given in Python"),
         ({"scheduler": lambda o: torch.optim.lr_scheduler.StepLR(o, 1)}, "scheduler"),
         ({"optimizer": torch.optim.SGD}, "optimizer"),  # its learning rate is its own, not the setting's
         ({"metric": lambda prediction, target: 0.5}, "metric"),

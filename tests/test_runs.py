@@ -104,7 +104,7 @@ def test_a_model_from_a_function_is_built_by_it_again(tmp_path):
     folder = fitted.save(tmp_path / "run")
     assert "its model is 'given'" in refusal(lambda: load(folder))
     assert same(load(folder, model=make).model, fitted.model)
-    assert "given in Python" in (folder / "README.md").read_text()
+    assert "Given in Python" in (folder / "README.md").read_text()
 
 
 class Shared(nn.Module):

@@ -8,12 +8,16 @@ from .exchange import Swap, exchange, exchange_ring
 from .fit import Result, Results, Score, fit
 from .population import Population, Replica
 from .runs import Run, load
+from .settings import Exchange, Training
+from .tasks import make_task
+from .training import Trainer
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AkeError",
     "ChannelMap",
+    "Exchange",
     "Explanation",
     "Layer",
     "Population",
@@ -25,6 +29,8 @@ __all__ = [
     "Score",
     "Slot",
     "Swap",
+    "Trainer",
+    "Training",
     "channel_map",
     "exchange",
     "exchange_ring",
@@ -32,5 +38,6 @@ __all__ = [
     "fit",
     "load",
     "load_data",
+    "make_task",
     "views",
 ]

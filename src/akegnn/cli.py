@@ -26,7 +26,7 @@ from .fit import Plan, Results, plan, seed_list
 from .forward import forward
 from .models import build, complete_arguments, find_class
 from .progress import Display
-from .settings import Exchange, Settings, from_toml
+from .settings import Exchange, Settings, from_toml, unrepeatable
 from .tasks import TASKS, GraphTask, LinkTask, NodeTask, make_task
 from .tasks.base import cast, check_graph, precision_of
 from .views import VIEWS, from_spec
@@ -107,29 +107,30 @@ def train(
         int | None, typer.Option(help="So many seeds at once, from --seed on: mean, deviation, interval.")
     ] = None,
     split: Annotated[int, typer.Option(help="Which split, where the data has several.")] = 0,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of each phase.  [default: 200]")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate.  [default: 0.01]")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.  [default: 0.0005]")] = None,
+    epochs: Annotated[int | None, typer.Option(show_default="200", help="Epochs of each phase.")] = None,
+    lr: Annotated[float | None, typer.Option(show_default="0.01", help="Learning rate.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(show_default="0.0005", help="Weight decay.")] = None,
     patience: Annotated[
         int | None, typer.Option(help="Stop after so many epochs without a better validation score.")
     ] = None,
-    optimizer: Annotated[str | None, typer.Option(help="A class of torch.optim.  [default: Adam]")] = None,
+    optimizer: Annotated[str | None, typer.Option(show_default="Adam", help="A class of torch.optim.")] = None,
     metric: Annotated[str | None, typer.Option(help="accuracy, f1, roc_auc or average_precision.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="How channels are chosen.  [default: adaptive]")] = None,
+    strategy: Annotated[str | None, typer.Option(show_default="adaptive", help="How channels are chosen.")] = None,
     channels: Annotated[
-        int | None, typer.Option(help="Channels exchanged per layer and step (M).  [default: 5]")
+        int | None, typer.Option(show_default="5", help="Channels exchanged per layer and step (M).")
     ] = None,
     bins: Annotated[
-        int | None, typer.Option(help="Bins of the histogram behind the entropy (B).  [default: 10]")
+        int | None, typer.Option(show_default="10", help="Bins of the histogram behind the entropy (B).")
     ] = None,
-    iterations: Annotated[int | None, typer.Option(help="Times round the ring of networks.  [default: 3]")] = None,
+    iterations: Annotated[int | None, typer.Option(show_default="3", help="Times round the ring of networks.")] = None,
     layers: Annotated[
-        str | None, typer.Option(help="Exchange `all` layers or only the `hidden` ones.  [default: all]")
+        str | None, typer.Option(show_default="all", help="Exchange `all` layers or only the `hidden` ones.")
     ] = None,
     baseline: Annotated[bool, typer.Option(help="Also train a network on the original graph, to compare with.")] = True,
+    precision: Annotated[str | None, typer.Option(help="With --seeds: float32, tf32 or bf16.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     out: Annotated[
-        Path | None, typer.Option(help="The run folder to write.  [default: runs/DATA-MODEL-TASK-SEED]")
+        Path | None, typer.Option(show_default="runs/DATA-MODEL-TASK-SEED", help="The run folder to write.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="Repeat a run from its config.toml; other options are not read.")
@@ -177,6 +178,7 @@ def train(
             metric=metric,
             exchange={k: v for k, v in swapping.items() if v is not None},
             baseline=baseline,
+            precision=precision,
             device=device,
         )
     s = prepared.settings = dataclasses.replace(prepared.settings, seeds=many)
@@ -336,15 +338,9 @@ def _console() -> Console:
 
 
 def _plan_from(config: Path, s: Settings) -> Plan:
-    for name in ("data", "model"):
-        if getattr(s, name) == "given":
-            raise AkeError(f"{config}: its {name} was given in Python, so the run cannot be repeated from the file")
-    if s.train != "built in":
-        raise AkeError(f"{config}: it used your own training function {s.train!r}; repeat it in Python")
+    if reasons := unrepeatable(s):
+        raise AkeError(f"{config}: its {reasons[0]} was given in Python, so the run cannot be repeated from the file")
     t = s.training
-    for name in ("optimizer", "scheduler", "metric"):
-        if getattr(t, name).startswith("given: "):
-            raise AkeError(f"{config}: its {name} was given in Python, so the run cannot be repeated from the file")
     return plan(
         s.data,
         s.model,
@@ -363,6 +359,7 @@ def _plan_from(config: Path, s: Settings) -> Plan:
         metric=t.metric or None,
         exchange=s.exchange,
         baseline=s.baseline,
+        precision=t.precision,
         device=s.device,
     )
 
@@ -444,8 +441,17 @@ def _show_scores(scores: list[dict[str, Any]], metric: str, floor: float | None,
         return
     many = "deviation" in scores[0]
     columns = ["± sd", "95 % interval"] if many else []
+    gains = many and scores[-1].get("gain") is not None
     table = Table(
-        "", "validation", "test", *columns, "passes", "seconds", title=f"{metric} in per cent", title_justify="left"
+        "",
+        "validation",
+        "test",
+        *columns,
+        "passes",
+        "seconds",
+        *(["over base"] if gains else []),
+        title=f"{metric} in per cent",
+        title_justify="left",
     )
     for s in scores:
         aside = s["name"].startswith("AKE network") or s["name"] == "after exchange"
@@ -453,7 +459,10 @@ def _show_scores(scores: list[dict[str, Any]], metric: str, floor: float | None,
         cells = [f"{100 * s['validation']:.2f}", f"{100 * s['test']:.2f}"]
         if many:
             cells += [f"{100 * s['deviation']:.2f}", f"{100 * s['low']:.2f} - {100 * s['high']:.2f}"]
-        table.add_row(s["name"], *cells, str(s["passes"]), f"{s['seconds']:.1f}", style=style)
+        cells += [str(s["passes"]), f"{s['seconds']:.1f}"]
+        if gains and s["gain"] is not None:
+            cells.append(f"{100 * s['gain']:+.2f} [{100 * s['gain_low']:+.2f}, {100 * s['gain_high']:+.2f}]")
+        table.add_row(s["name"], *cells, style=style)
     console = _console()
     console.print(table)
     if floor is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
+import operator
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -96,6 +98,9 @@ class Summary:
     high: float
     passes: int
     seconds: float
+    gain: float | None = None  # over the base, seed by seed, and the 95 % interval of its mean
+    gain_low: float | None = None
+    gain_high: float | None = None
 
 
 @dataclass
@@ -125,11 +130,16 @@ class Results:
         for k, first in enumerate(self.best.scores):
             scores = [r.scores[k] for r in self.results]
             tests = [x.test for x in scores]
-            mean, deviation = statistics.fmean(tests), statistics.stdev(tests) if len(tests) > 1 else 0.0
-            half = deviation / len(tests) ** 0.5 * _t(len(tests) - 1)
+            mean, deviation, half = _interval(tests)
             validation, seconds = (statistics.fmean(getattr(x, f) for x in scores) for f in ("validation", "seconds"))
             test = (mean, deviation, mean - half, mean + half)
-            lines.append(Summary(first.name, len(tests), validation, *test, first.passes, seconds))
+            gains: tuple[float, ...] = ()
+            if self.settings.baseline and k > 0:
+                gain, _, half = _interval(
+                    [x.test - r.scores[0].test for x, r in zip(scores, self.results, strict=True)]
+                )
+                gains = (gain, gain - half, gain + half)
+            lines.append(Summary(first.name, len(tests), validation, *test, first.passes, seconds, *gains))
         return lines
 
     def save(self, path: str | Path) -> Path:
@@ -142,19 +152,26 @@ class Results:
         lines = self.summary()
         width = max(len(s.name) for s in lines)
         head = f"test {self.best.metric} %"
-        text = [f"{head:{width}}   mean +-   sd  [95 % interval]    n  passes  seconds a seed"]
+        text = [f"{head:{width}}   mean +-   sd  [95 % interval]    n  passes  seconds  over base, paired"]
         for s in lines:
             mean, deviation, low, high = (100 * v for v in (s.test, s.deviation, s.low, s.high))
             numbers = f"{mean:6.2f} +- {deviation:4.2f}  [{low:6.2f}, {high:6.2f}]"
-            text.append(f"{s.name:{width}} {numbers}  {s.n:3d}  {s.passes:6d}  {s.seconds:14.2f}")
+            gain = ""
+            if s.gain is not None and s.gain_low is not None and s.gain_high is not None:
+                gain = f"{100 * s.gain:+.2f} [{100 * s.gain_low:+.2f}, {100 * s.gain_high:+.2f}]"
+            text.append(f"{s.name:{width}} {numbers}  {s.n:3d}  {s.passes:6d}  {s.seconds:7.2f}  {gain}".rstrip())
         return "\n".join([*text, *(f"failed: {line}" for line in self.failures)])
 
 
-def _t(freedom: int) -> float:
-    """The 97.5 % point of Student's t."""
+def _interval(values: list[float]) -> tuple[float, float, float]:
+    """Mean, standard deviation, and half the width of the mean's 95 % interval by Student's t."""
     from scipy.stats import t
 
-    return float(t.ppf(0.975, freedom)) if freedom > 0 else 0.0
+    n = len(values)
+    if n == 1:
+        return values[0], 0.0, 0.0
+    deviation = statistics.stdev(values)
+    return statistics.fmean(values), deviation, deviation / n**0.5 * float(t.ppf(0.975, n - 1))
 
 
 def fit(
@@ -181,6 +198,7 @@ def fit(
     metric: str | Metric | None = None,
     exchange: Exchange | Mapping[str, Any] | None = None,
     baseline: bool = True,
+    precision: str | None = None,
     device: str = "auto",
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Result | Results:
@@ -196,7 +214,8 @@ def fit(
         views: what each network sees, as views, names such as ``"mask:0.3"``, or any PyG transforms.
         resample: when views are drawn, ``once`` or in every ``epoch``; overrides what each view says.
         recipe: a named full setting; what is given besides overrides it.
-        seed: of weights, views and dropout. The same seed gives the same result, bit for bit on a CPU.
+        seed: of weights, views and dropout. The same seed gives the same result, bit for bit on a CPU. (Of several
+            seeds at once, dropout is drawn for all together: the same seeds, as many at a time, give the same results.)
         seeds: how many seeds, from ``seed`` on, or which: all are trained at once and :class:`Results` come back.
         split: which column of two-dimensional masks, or which drawn split.
         train: your own loop, ``train(model, data)``, used in both phases. It may also ask for ``epochs``, ``seed``,
@@ -207,8 +226,10 @@ def fit(
         metric: ``accuracy``, ``f1``, ``roc_auc``, ``average_precision``, or a function of prediction and target.
         exchange: settings of the exchange, see :class:`akegnn.settings.Exchange`.
         baseline: also train a network on the original graph, to compare with.
+        precision: of matrix products where several seeds are trained at once: ``float32``, ``tf32`` or ``bf16``.
         device: ``auto``, ``cpu`` or ``cuda``.
-        on_epoch: called with an :class:`~akegnn.training.Epoch` after each.
+        on_epoch: called with an :class:`~akegnn.training.Epoch` after each; after every twentieth, with means, where
+            several seeds are trained at once.
     """
     given = {k: v for k, v in locals().items() if k != "seeds"}
     prepared = plan(**given)
@@ -224,7 +245,7 @@ class Plan:
     models: Sequence[nn.Module] | None
     views: list[View]
     settings: Settings
-    say: Callable[[str], None] = lambda line: None  # takes the lines that are for people
+    say: Callable[[str], None] = logging.getLogger("akegnn").warning  # takes the lines that are for people
 
     def run(self) -> Result:
         """Run it with its one seed."""
@@ -232,6 +253,8 @@ class Plan:
 
     def run_seeds(self, seeds: Sequence[int]) -> Results:
         """The three phases in order for all seeds at once, and the scores of everything on the way."""
+        if self.models is not None and len(seeds) > 1:
+            raise AkeError("seeds: networks already trained have no seeds; give models= or seeds=, not both")
         views, settings = self.views, self.settings
         sample = self.models[0] if self.models is not None else self._new(seeds[:1], "sample").module(0)
         task = in_precision(self.trainer.task, precision_of(sample))
@@ -258,15 +281,19 @@ class Plan:
         def train(population: Population, view: View, phase: str, name: str) -> list[float]:
             replicas = [Replica(seed, name, view) for seed in seeds]
             outcomes = population.train(trainer, replicas, phase, self.say)
+            fine = [k for k, outcome in enumerate(outcomes) if not outcome.failed]
+            if not fine:
+                raise RunFailed(outcomes[0].failed)
             for k, outcome in enumerate(outcomes):
                 history.extend(outcome.history)
-                if outcome.failed:
+                if outcome.failed:  # its place is taken, so that the others can go on together; it has no result
                     failed.setdefault(seeds[k], outcome.failed)
+                    population.load_state_dict(k, population.state_dict(fine[0]))
             return [outcome.seconds for outcome in outcomes]
 
         # Phase 1, individual learning: a network per view, and one on the original graph to compare with.
         if settings.baseline:
-            base = self._new(seeds, "base")
+            base = self._new(seeds, names[0])  # from the weights of the first network, which is the one that ships
             spent = train(base, Original(), "individual", "base")
             measure("base", base.evaluate(task), 1, spent)
         if self.models is not None:
@@ -298,12 +325,15 @@ class Plan:
         for k, network in enumerate(networks):
             measure("AKE" if k == 0 else f"AKE network {k + 1}", network.evaluate(task), 1, cost)
         results = []
+        moved_in: list[list[Swap]] = [[] for _ in seeds]
+        for swap in swaps:
+            moved_in[swap.replica].append(swap)
         for k, seed in enumerate(seeds):
             if seed in failed:
                 continue
             final = [network.module(k).eval() for network in networks]
-            own = replace(settings, seed=seed)
-            moved = [swap for swap in swaps if swap.replica == k]
+            own = replace(settings, seed=seed, seeds=list(seeds) if count > 1 else [])
+            moved = moved_in[k]
             rest = (own, task.metric_name, task.floor(), dict(task.sizes), found, task.example.get("classes"))
             results.append(Result(final[0], final, scores[k], moved, history if count == 1 else [], *rest))
         return Results(results, replace(settings, seeds=list(seeds)), list(failed.values()), history)
@@ -337,6 +367,7 @@ def plan(
     metric: str | Metric | None = None,
     exchange: Exchange | Mapping[str, Any] | None = None,
     baseline: bool = True,
+    precision: str | None = None,
     device: str = "auto",
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Plan:
@@ -350,6 +381,7 @@ def plan(
     if swapping.strategy not in STRATEGIES:
         raise AkeError(f"strategy: {swapping.strategy!r} is not one of {', '.join(STRATEGIES)}")
     given: dict[str, Any] = {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, "patience": patience}
+    given |= {"precision": precision}
     given |= {"batch_size": batch_size, "optimizer": optimizer if isinstance(optimizer, str) else _name(optimizer)}
     given |= {"scheduler": _name(scheduler), "metric": metric if isinstance(metric, str) else _name(metric)}
     training = dataclasses.replace(Training(), **{k: v for k, v in given.items() if v is not None})
@@ -407,7 +439,11 @@ def plan(
 
 def seed_list(seeds: int | Sequence[int], first: int) -> list[int]:
     """The seeds that are meant: so many from ``first`` on, or these."""
-    chosen = list(range(first, first + seeds)) if isinstance(seeds, int) else list(seeds)
+    try:
+        count = operator.index(seeds)  # type: ignore[arg-type]
+        chosen = list(range(first, first + count))
+    except TypeError:
+        chosen = [int(s) for s in seeds]  # type: ignore[union-attr]
     if not chosen or len(set(chosen)) < len(chosen):
         raise AkeError(f"seeds: must be at least one and all different, got {seeds}")
     return chosen

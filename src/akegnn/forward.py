@@ -47,6 +47,16 @@ def arguments(model: nn.Module, data: Data) -> tuple[tuple[Any, ...], dict[str, 
     return tuple(positional), named
 
 
+def forget(model: nn.Module) -> nn.Module:
+    """Let layers that cache a graph (PyG's ``cached=True``) see each graph anew: a view is not the original."""
+    for module in model.modules():
+        if getattr(module, "cached", False) is True:
+            module.cached = False  # type: ignore[assignment]
+        for name in [n for n, v in vars(module).items() if n.startswith("_cached") and v is not None]:
+            setattr(module, name, None)
+    return model
+
+
 def _tensor(model: nn.Module, output: object) -> Tensor:
     if not isinstance(output, Tensor):
         raise AkeError(f"{type(model).__name__}.forward: must return one tensor, returned {type(output).__name__}")

@@ -8,10 +8,12 @@ edges. Whatever cannot be vectorised is trained one after another, with one line
 from __future__ import annotations
 
 import copy
+import gc
+import inspect
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +25,7 @@ from torch.func import functional_call
 from torch_geometric.data import Data
 
 from .errors import AkeError, RunFailed
-from .forward import arguments
+from .forward import arguments, forget
 from .propagate import Edges, Sparse, Structure
 from .settings import derive
 from .tasks import Task
@@ -31,6 +33,8 @@ from .training import Epoch, Trainer, evaluate, seeded
 from .views import View
 
 SPARSE_BELOW = 0.1  # share of non-zero features under which sparse products are faster than dense ones
+# Optimizers that treat every number by itself, so that stacked networks do not mix.
+ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 LOOK_EVERY = 20  # epochs between looks at whether every replica has stopped: a look makes a GPU wait
 
 
@@ -65,7 +69,7 @@ class Population:
                 model = factory()
             if not isinstance(model, nn.Module):
                 raise AkeError(f"model: the function built a {type(model).__name__}, expected a torch.nn.Module")
-            states.append(model.state_dict())
+            states.append(forget(model).state_dict())
         self.template = model
         self.state = {k: torch.stack([s[k] for s in states]) for k in states[0]}
 
@@ -73,7 +77,7 @@ class Population:
     def of(cls, modules: Sequence[nn.Module]) -> Population:
         """From modules of one architecture; they are copied."""
         population = cls.__new__(cls)
-        population.template = copy.deepcopy(modules[0])
+        population.template = forget(copy.deepcopy(modules[0]))
         states = [m.state_dict() for m in modules]
         population.state = {k: torch.stack([s[k] for s in states]) for k in states[0]}
         return population
@@ -108,23 +112,28 @@ class Population:
 
     def evaluate(self, task: Task) -> Tensor:
         """Every network's prediction on the original data, ``[R, ...]``."""
-        vector = _Vectorised.of(self, [task.original()] * len(self), task)
-        if vector is None:
-            return torch.stack([evaluate(m.to(task.device), task) for m in self.modules()])
-        with torch.no_grad():
-            return vector.predict(self.state)
+        self.to(task.device)
+        if len(self) == 1:
+            return torch.stack([evaluate(m, task) for m in self.modules()])
+        try:
+            vector = _Vectorised.build(self, [task.original()] * len(self), task)
+            with torch.no_grad():
+                return _attempt(lambda: vector.predict(self.state))  # type: ignore[no-any-return]
+        except (_NotVectorisable, torch.OutOfMemoryError):
+            return torch.stack([evaluate(m, task) for m in self.modules()])
 
     def train(
         self, trainer: Trainer, replicas: Sequence[Replica], phase: str, say: Callable[[str], None] = lambda line: None
     ) -> list[Outcome]:
         """Train all networks, each as :class:`Trainer` would train it alone, and put each back to its best epoch."""
         assert len(replicas) == len(self)
+        before = {k: v.clone() for k, v in self.state.items()}
         reason = "training loop of your own" if trainer.own_loop is not None else ""
         if len(self) > 1 and not reason:
             try:
                 return self._train_in_chunks(trainer, replicas, phase, say)
             except _NotVectorisable as e:
-                reason = str(e)
+                reason, self.state = str(e), before
         if len(self) > 1:
             say(f"{phase}, {replicas[0].network}: {len(self)} networks one after another ({reason})")
         return [self._train_alone(i, trainer, replica, phase) for i, replica in enumerate(replicas)]
@@ -134,16 +143,28 @@ class Population:
     ) -> list[Outcome]:
         """As many at a time as memory allows; where it turns out not to, half as many. What is finished stays."""
         self.to(trainer.task.device)
-        size = min(len(self), trainer.chunk or len(self), _fitting(self, trainer, replicas, phase))
+        gc.collect()  # torch's vmap leaves cycles behind that hold the tensors of earlier populations
+        try:
+            fitting = _fitting(self, trainer, replicas, phase)
+        except torch.OutOfMemoryError:
+            fitting = 1
+        size = min(len(self), trainer.chunk or len(self), fitting)
         outcomes: list[Outcome] = []
         while (start := len(outcomes)) < len(self):
-            part = self._slice(start, start + size)
+            part, fits = self._slice(start, start + size), True
             try:
                 outcomes += _train_together(part, trainer, replicas[start : start + size], phase)
-            except (torch.OutOfMemoryError, MemoryError):
+            except (MemoryError, RuntimeError) as e:  # torch.OutOfMemoryError is one of the latter
+                if not (isinstance(e, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(e)):
+                    raise
+                fits = False
+            if not fits:  # out here, where the error no longer holds on to what it was about
                 if size == 1:
-                    raise RunFailed(f"{phase}, {replicas[start].network}: one network alone does not fit") from None
+                    raise RunFailed(f"{phase}, {replicas[start].network}: one network alone does not fit memory")
                 size = (size + 1) // 2
+                gc.collect()
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
                 say(f"{phase}, {replicas[start].network}: out of memory, going on with {size} networks at a time")
                 continue
             for k, value in part.state.items():
@@ -162,7 +183,8 @@ class Population:
         except RunFailed as e:
             if len(self) == 1:
                 raise
-            return Outcome(0, math.nan, 0.0, str(e))
+            named = f"network {replica.network}, "
+            return Outcome(0, math.nan, 0.0, str(e).replace(named, f"{named}seed {replica.seed}, ", 1))
         self.load_state_dict(i, t.model.state_dict())
         return Outcome(t.best_epoch, t.validation, t.seconds, history=t.history)
 
@@ -203,7 +225,10 @@ class _Bag(dict[str, Any]):
             raise AttributeError(name) from None
 
 
-def _stack(batches: Sequence[Data], differing_edges: bool, sparse: bool, like: Data) -> _Stack:
+def _stack(
+    batches: Sequence[Data], differing_edges: bool, sparse: bool, like: Data, wanted: Collection[str] | None
+) -> _Stack:
+    """``wanted``: the attributes that the model takes, ``None`` for all."""
     first = batches[0]
     stack = _Stack({}, {})
     keys = [k for k, _ in first.items() if k != "edge_index"]
@@ -216,7 +241,7 @@ def _stack(batches: Sequence[Data], differing_edges: bool, sparse: bool, like: D
             raise _NotVectorisable("its layers take one set of edges for all")
         stack.edges, weight = _union(batches)
         stack.own["edge_weight"] = weight
-        keys = [k for k in keys if k == "edge_label_index" or not (k.startswith("edge_") and first.is_edge_attr(k))]
+        keys = [k for k in keys if "edge_label" in k or not first.is_edge_attr(k)]
     for key in keys:
         values = [b[key] for b in batches]
         if key == "x" and sparse:
@@ -224,8 +249,8 @@ def _stack(batches: Sequence[Data], differing_edges: bool, sparse: bool, like: D
         elif all(v is values[0] for v in values) or not isinstance(values[0], Tensor):
             stack.shared[key] = values[0]
         elif len({v.shape for v in values}) == 1:
-            stack.own[key] = torch.stack(values)
-        else:
+            stack.own[key] = torch.stack([v if v.layout == torch.strided else v.to_dense() for v in values])
+        elif wanted is None or key in wanted:
             raise _NotVectorisable(f"data.{key} has another shape in each view")
     return stack
 
@@ -234,18 +259,20 @@ def _stack_features(stack: _Stack, values: list[Tensor], like: Tensor) -> None:
     """Features by the non-zero pattern of the original's, if it covers all views; else as they are."""
     original = Sparse.of(like)
     s = original.structure
-    if all(v is values[0] for v in values):
-        values = values[:1]
+    shared = all(v is values[0] for v in values)
     gathered = []
-    for x in values:
+    for x in values[:1] if shared else values:
         dense = x if x.layout == torch.strided else x.to_dense()
         inside = dense[s.row, s.col.long()]
         if int(dense.count_nonzero()) != int(inside.count_nonzero()):  # a view put something where there was nothing
-            stack.own["x"] = torch.stack([v if v.layout == torch.strided else v.to_dense() for v in values])
+            if shared:
+                stack.shared["x"] = dense
+            else:
+                stack.own["x"] = torch.stack([v if v.layout == torch.strided else v.to_dense() for v in values])
             return
         gathered.append(inside)
     stack.pattern = s
-    if len(gathered) == 1:
+    if shared:
         stack.shared["x"] = gathered[0]
     else:
         stack.own["x"] = torch.stack(gathered)
@@ -287,15 +314,7 @@ class _Vectorised:
 
     def __init__(self, template: nn.Module, stack: _Stack, task: Task) -> None:
         self.template, self.stack, self.task = template, stack, task
-        self.parameters = [k for k, _ in template.named_parameters()]
-
-    @classmethod
-    def of(cls, population: Population, batches: Sequence[Data | None], task: Task) -> _Vectorised | None:
-        """``None`` where the task or the model has no such form."""
-        try:
-            return cls.build(population, batches, task)
-        except _NotVectorisable:
-            return None
+        self.parameters = [k for k, p in template.named_parameters() if p.requires_grad]
 
     @classmethod
     def build(cls, population: Population, batches: Sequence[Data | None], task: Task) -> _Vectorised:
@@ -308,7 +327,10 @@ class _Vectorised:
         ours = bool(getattr(template, "replicable", False))
         like = task.example
         sparse = ours and bool(getattr(template, "sparse_features", False)) and _density(like.x) < SPARSE_BELOW
-        return cls(template, _stack(given, ours, sparse, like), task)
+        wanted: Collection[str] | None = inspect.signature(template.forward).parameters
+        if "edge_index" not in (wanted or ()):  # takes the whole graph
+            wanted = None
+        return cls(template, _stack(given, ours, sparse, like, wanted), task)
 
     def _call(self, state: Mapping[str, Tensor], data: Data) -> Tensor:
         positional, named = arguments(self.template, data)
@@ -358,6 +380,9 @@ def _fitting(population: Population, trainer: Trainer, replicas: Sequence[Replic
 
     with seeded(0), torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
         _attempt(lambda: learn.losses(state))
+    check = _Vectorised.build(two, [trainer.task.original()] * 2, trainer.task)
+    with torch.no_grad():
+        _attempt(lambda: check.predict(state))
     size = sum(v.numel() * v.element_size() for v in state.values())
     views = sum(v.numel() * v.element_size() for v in learn.stack.own.values())
     # Activations and as much again for their gradients; parameters, best, gradients and two moments of each.
@@ -421,26 +446,32 @@ def _train_together(population: Population, trainer: Trainer, replicas: Sequence
     learn, state, following = _prepare(population, trainer, replicas, phase)
     check = _Vectorised.build(population, [task.original()] * count, task)
     optimizer = trainer.make_optimizer([state[k] for k in learn.parameters])
+    if type(optimizer).__name__ not in ELEMENTWISE:
+        raise _NotVectorisable(f"{type(optimizer).__name__} may not treat every number by itself")
     scheduler = trainer.scheduler(optimizer) if trainer.scheduler else None
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise _NotVectorisable("ReduceLROnPlateau follows the loss of one network")
     best = _Best(population, state, task.device, settings.patience)
+    history: list[Epoch] = []
 
     def epoch() -> None:
         """One epoch of all replicas: everything stays on the device, nothing waits."""
         optimizer.zero_grad()
-        with _precision(settings.precision, task.device):
+        with torch.autocast(task.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
             losses = learn.losses(state)
         losses.sum().backward()
         optimizer.step()
         with torch.no_grad():
-            with _precision(settings.precision, task.device):
-                found = check.predict(state).float() if settings.precision == "bf16" else check.predict(state)
-            best.update(losses.detach(), task.scores(found, "val"), task.part_losses(found, "val"))
+            with torch.autocast(task.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+                found = check.predict(state)
+            found = found.to(next(iter(state.values())).dtype)
+            sound = torch.isfinite(found).flatten(1).all(1)
+            best.update(losses.detach(), sound, task.scores(found, "val"), task.part_losses(found, "val"))
 
     same = following is None and scheduler is None and task.scores_on_device
-    run = _Captured(epoch, optimizer) if same and _capturable(optimizer, task.device) else epoch
-    with seeded(derive(replicas[0].seed, phase, replicas[0].network, count)):
+    ours = bool(getattr(population.template, "replicable", False))  # other layers may look at the numbers
+    run = _Captured(epoch, optimizer) if same and ours and _capturable(optimizer, task.device) else epoch
+    with seeded(derive(replicas[0].seed, phase, replicas[0].network, count)), _precision(settings.precision):
         for k in range(1, settings.epochs + 1):
             if following is not None and k > 1:
                 learn = following()
@@ -448,13 +479,16 @@ def _train_together(population: Population, trainer: Trainer, replicas: Sequence
             if scheduler is not None:
                 scheduler.step()
             if k % LOOK_EVERY == 0 or k == settings.epochs:
-                trainer.on_epoch(best.entry(phase, replicas[0].network, k, settings.epochs))
+                history.append(best.entry(phase, replicas[0].network, k, settings.epochs))
+                trainer.on_epoch(history[-1])
                 if not bool(best.active.any()):
                     break
     if isinstance(run, _Captured):
         run.graph.reset()  # its memory goes back now, not when Python happens to collect it
     population.state = best.state
-    return best.outcomes(phase, replicas, (time.perf_counter() - started) / count)
+    outcomes = best.outcomes(phase, replicas, (time.perf_counter() - started) / count)
+    outcomes[0].history = history  # means over all of them
+    return outcomes
 
 
 def _capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
@@ -492,14 +526,13 @@ class _Captured:
 
 
 @contextmanager
-def _precision(precision: str, device: torch.device) -> Iterator[None]:
-    """Matrix products in the wanted precision; sparse products keep the precision of the graph."""
+def _precision(precision: str) -> Iterator[None]:
+    """Matrix products of float32 in tf32, if that is wanted."""
     before = torch.get_float32_matmul_precision()
     try:
         if precision == "tf32":
             torch.set_float32_matmul_precision("high")
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            yield
+        yield
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -525,12 +558,12 @@ class _Best:
         self.training = torch.zeros(count, device=device, dtype=torch.float64)
         self.validation = torch.zeros(count, device=device, dtype=torch.float64)
 
-    def update(self, training: Tensor, score: Tensor, loss: Tensor) -> None:
-        """Take note of an epoch: training loss, validation score and validation loss of every replica."""
+    def update(self, training: Tensor, sound: Tensor, score: Tensor, loss: Tensor) -> None:
+        """Take note of an epoch: training loss, whether predictions are finite, validation score and loss."""
         self.now += 1
         self.training.copy_(training)
         self.validation.copy_(score)
-        finite = torch.isfinite(training)
+        finite = torch.isfinite(training) & sound
         self.failed.copy_(torch.where(self.active & ~finite, self.now, self.failed))
         self.active &= finite
         better = self.active & ((score > self.score) | ((score == self.score) & (loss < self.loss)))

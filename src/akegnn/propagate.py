@@ -51,6 +51,8 @@ class Structure:
         """``crow`` and ``col`` of the block-diagonal matrix with ``count`` blocks of this pattern."""
         if count not in self._blocks:
             entries = len(self.col)
+            if count * max(entries, self.columns) >= 2**31:  # indices are of 32 bits; half as many will do
+                raise MemoryError(f"{count} matrices of {entries} entries are too many for one product")
             block = torch.arange(count, device=self.col.device, dtype=torch.int32).unsqueeze(1)
             crow = torch.cat([self.crow[:1], (self.crow[1:] + block * entries).flatten()])
             self._blocks.clear()  # one population at a time: the last chunk is smaller than the others
@@ -59,6 +61,11 @@ class Structure:
 
 
 def _product(s: Structure, values: Tensor, x: Tensor) -> Tensor:
+    with torch.autocast(x.device.type, enabled=False):  # sparse products keep the precision of the values
+        return _sparse_product(s, values, x)
+
+
+def _sparse_product(s: Structure, values: Tensor, x: Tensor) -> Tensor:
     """Values by row ``[E]`` with ``x [M, F]``, or ``[B, E]`` with ``[B, M, F]``, as one sparse product."""
     if values.dim() == 1:
         matrix = torch.sparse_csr_tensor(s.crow, s.col, values, (s.rows, s.columns), check_invariants=False)
@@ -76,9 +83,11 @@ def _apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
 
 def _sampled(s: Structure, left: Tensor, right: Tensor) -> Tensor:
     """Inner products of rows of ``left [.., rows, F]`` and ``right [.., columns, F]`` at the entries: ``[.., E]``."""
-    if left.device.type == "cpu":  # torch's own is slower here; in slices, so that no tensor of all messages is built
-        slices = [(left[..., k][..., s.row] * right[..., k][..., s.col]) for k in range(left.shape[-1])]
-        return torch.stack(slices).sum(0)
+    if left.device.type == "cpu":  # torch's own is slower here; column by column, so that no message tensor is built
+        total = left.new_zeros(*left.shape[:-2], len(s.col))
+        for k in range(left.shape[-1]):
+            total += left[..., k][..., s.row] * right[..., k][..., s.col]
+        return total
     count = left.shape[0] if left.dim() == 3 else 1
     crow, col = s.blocks(count) if left.dim() == 3 else (s.crow, s.col)
     shape = (count * s.rows, count * s.columns)
@@ -193,6 +202,11 @@ class Sparse:
 Features = Tensor | Sparse
 
 
+def features(x: Features) -> Features:
+    """Features of a sparse layout as :class:`Sparse`, others as they are."""
+    return Sparse.of(x) if isinstance(x, Tensor) and x.layout != torch.strided else x
+
+
 def linear(x: Features, weight: Tensor) -> Tensor:
     """``x`` times ``weight [out, in]`` transposed, dense or sparse."""
     return x @ weight.t()
@@ -226,9 +240,19 @@ class Edges:
         return (self.edge_index[0] != self.edge_index[1]).nonzero().flatten()
 
     @cached_property
-    def loops(self) -> Tensor:
-        """Which are."""
-        return (self.edge_index[0] == self.edge_index[1]).nonzero().flatten()
+    def loops(self) -> list[Tensor]:
+        """Which are: the first loop of each node, the second of those that have two, and so on."""
+        left = (self.edge_index[0] == self.edge_index[1]).nonzero().flatten()
+        groups = []
+        while len(left):
+            nodes, which = self.edge_index[0, left].unique(return_inverse=True)
+            first = torch.full((len(nodes),), len(left), device=left.device)
+            first = first.scatter_reduce(0, which, torch.arange(len(left), device=left.device), "amin")
+            groups.append(left[first])
+            rest = torch.ones(len(left), dtype=torch.bool, device=left.device)
+            rest[first] = False
+            left = left[rest]
+        return groups
 
     @cached_property
     def looped(self) -> Structure:
@@ -251,6 +275,8 @@ def edges_of(edge_index: Tensor | Edges, nodes: int) -> Edges:
     """The edges of an ``edge_index``; derived once as long as that tensor lives and is not changed."""
     if isinstance(edge_index, Edges):
         return edge_index
+    if edge_index.is_inference():  # does not tell whether it was changed
+        return Edges(edge_index, nodes)
     found = _known.get(edge_index)
     if found is None or found[0] != (edge_index._version, nodes):
         # A copy is kept: the cache must not keep its own key alive.
@@ -270,9 +296,9 @@ def gcn_adjacency(edge_index: Tensor | Edges, weight: Tensor | None, like: Tenso
     edges = edges_of(edge_index, nodes)
     given = edges.weights(weight, like)
     loops = torch.ones(nodes, dtype=like.dtype, device=like.device)
-    if len(edges.loops):
-        own = given[edges.loops]
-        loops = loops.index_copy(0, edges.edge_index[0, edges.loops], torch.where(own != 0, own, torch.ones_like(own)))
+    for which in edges.loops:  # a node's own loop counts as it is, if it is there
+        own, at = given[which], edges.edge_index[0, which]
+        loops = loops.index_copy(0, at, torch.where(own != 0, own, loops[at]))
     s = edges.looped
     a = Sparse(s, torch.cat([given[edges.others], loops])[s.order])
     degree = (a @ loops.new_ones(nodes, 1)).squeeze(-1)

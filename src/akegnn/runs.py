@@ -39,7 +39,7 @@ from .errors import AkeError
 from .exchange import Swap
 from .fit import Result, Results, Summary
 from .models import build
-from .settings import Settings, from_toml, to_toml
+from .settings import Settings, from_toml, to_toml, unrepeatable
 from .training import Epoch
 
 MARK = "UNFINISHED"
@@ -236,12 +236,10 @@ def card(result: Result | Results) -> str:
         floor = f"Chance, or always the commonest training class: {100 * result.floor:.2f}.\n"
     drawn = f"Splits: {s.splits_drawn}.\n" if s.splits_drawn else ""
     sizes = ", ".join(f"{k} {v}" for k, v in result.sizes.items())
-    given = [name for name in ("data", "model") if getattr(s, name) == "given"]
-    repeat = (
-        f"The {' and the '.join(given)} were given in Python, so `config.toml` alone does not repeat the run."
-        if given
-        else "Repeat it with `akegnn train --config config.toml --out ANOTHER_FOLDER`."
-    )
+    missing = unrepeatable(s)
+    repeat = "Repeat it with `akegnn train --config config.toml --out ANOTHER_FOLDER`."
+    if missing:
+        repeat = f"Given in Python, so that `config.toml` alone does not repeat the run: {', '.join(missing)}."
     return f"""# {s.model} on {s.data}, {s.task} task
 
 One network made by adaptive knowledge exchange (recipe `{s.recipe}`, {seeds}) of {len(s.views)} networks.

@@ -109,10 +109,27 @@ def test_negatives_are_different_nodes_without_an_edge(big):
             task, "train"
         )
         draws.append([tuple(sorted(p)) for p in batch.edge_label_index[:, batch.edge_label == 0].t().tolist()])
-    for draw in draws:
-        assert not edges & set(draw)
+    known = pairs_of(task.data.edge_index)
+    for k, draw in enumerate(draws):
+        assert not (edges if k < 2 else known) & set(draw)
         assert all(a != b for a, b in draw)
     assert len({tuple(draw) for draw in draws}) == 5, "every epoch has negatives of its own"
+
+
+def test_training_negatives_do_not_tell_which_pairs_are_held_out():
+    """Never to draw a held-out edge would give it away: it has to be drawn as often as a pair that is no edge."""
+    pairs = torch.combinations(torch.arange(20)).t()
+    edges = pairs[:, torch.randperm(pairs.shape[1], generator=torch.Generator().manual_seed(1))[:95]]
+    task = LinkTask(graph(20, edge_index=torch.cat([edges, edges.flip(0)], dim=1)))
+    generator = torch.Generator().manual_seed(0)
+    drawn: dict[tuple[int, int], int] = {}
+    for _ in range(400):
+        batch = task.whole_batch(task.data, generator)
+        for pair in batch.edge_label_index[:, batch.edge_label == 0].t().tolist():
+            drawn[tuple(sorted(pair))] = drawn.get(tuple(sorted(pair)), 0) + 1
+    held, free = positives(task, "test"), [tuple(p) for p in pairs.t().tolist() if tuple(p) not in pairs_of(edges)]
+    counts = [sum(drawn.get(p, 0) for p in some) / len(some) for some in (held, free)]
+    assert abs(counts[0] - counts[1]) < 5 * (counts[1] / len(held)) ** 0.5  # five standard errors of a mean of counts
 
 
 def test_negatives_in_a_dense_graph_are_the_few_pairs_there_are():

@@ -9,7 +9,7 @@ from torch_geometric.nn import Linear
 from torch_geometric.nn.inits import glorot
 
 from ..channels import RULES, Rule
-from ..propagate import Edges, Features, Sparse, attention_pattern, dropout, linear
+from ..propagate import Edges, Features, Sparse, attention_pattern, dropout, features, linear
 
 
 class GraphAttention(nn.Module):
@@ -80,6 +80,7 @@ class GAT(nn.Module):
 
     def forward(self, x: Features, edge_index: Tensor | Edges, edge_weight: Tensor | None = None) -> Tensor:
         """Logits (or embeddings) of nodes ``[N, out]``; of ``edge_weight`` only counts whether it is zero."""
+        x = features(x)
         pattern = attention_pattern(edge_index, edge_weight, self.convs[0].bias, x.shape[0])  # type: ignore[arg-type]
         for k, conv in enumerate(self.convs):
             if k > 0:

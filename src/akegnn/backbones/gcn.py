@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import Linear, global_mean_pool
 
 from ..channels import RULES, Rule
-from ..propagate import Edges, Features, Sparse, dropout, gcn_adjacency, linear
+from ..propagate import Edges, Features, Sparse, dropout, features, gcn_adjacency, linear
 
 
 class GraphConvolution(nn.Module):
@@ -72,6 +72,7 @@ class GCN(nn.Module):
         batch: Tensor | None = None,
     ) -> Tensor:
         """Logits (or embeddings) of nodes ``[N, out]``, of graphs ``[G, out]`` with ``pool``."""
+        x = features(x)
         a = gcn_adjacency(edge_index, edge_weight, self.convs[0].bias, x.shape[0])  # type: ignore[arg-type]
         for k, conv in enumerate(self.convs):
             if k > 0:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.inits import glorot
 
 from ..channels import RULES, Rule
-from ..propagate import Edges, Features, Sparse, dropout, gcn_adjacency, linear
+from ..propagate import Edges, Features, Sparse, dropout, features, gcn_adjacency, linear
 
 
 class ResidualConvolution(nn.Module):
@@ -27,8 +27,8 @@ class ResidualConvolution(nn.Module):
 
     def forward(self, x: Tensor, x_0: Tensor, a: Sparse) -> Tensor:
         """``(1 - beta) h + beta h W`` with ``h = (1 - alpha) a @ x + alpha x_0``."""
-        h = torch.lerp(a @ x, x_0, self.alpha)
-        return torch.lerp(h, h @ self.weight1, self.beta)
+        h = torch.lerp(a @ x, x_0.to(a.values.dtype), self.alpha)
+        return torch.lerp(h, (h @ self.weight1).to(h.dtype), self.beta)
 
 
 RULES[ResidualConvolution] = Rule(("weight1@1",), passes=True)
@@ -73,6 +73,7 @@ class GCNII(nn.Module):
 
     def forward(self, x: Features, edge_index: Tensor | Edges, edge_weight: Tensor | None = None) -> Tensor:
         """Logits (or embeddings) of nodes ``[N, out]``."""
+        x = features(x)
         a = gcn_adjacency(edge_index, edge_weight, self.last.bias, x.shape[0])
         x = dropout(x, self.dropout, self.training)
         h = x_0 = self.first(x).relu()

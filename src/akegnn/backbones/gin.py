@@ -72,6 +72,7 @@ class GIN(nn.Module):
         batch: Tensor | None = None,
     ) -> Tensor:
         """Logits (or embeddings) of nodes ``[N, out]``, of graphs ``[G, out]`` with ``pool``."""
+        x = x if x.layout == torch.strided else x.to_dense()
         a = sum_adjacency(edge_index, edge_weight, self.head.bias, x.shape[0])
         for conv in self.convs:
             x = conv(x, a)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -112,7 +113,7 @@ class Task(ABC):
         if self._metric is accuracy:  # the usual one, without leaving the device
             target = self.part(predictions[0], part)[1]
             return torch.vmap(lambda p: (self.part(p, part)[0].argmax(-1) == target).double().mean())(predictions)
-        found = [self.score(p, part) for p in predictions]
+        found = [self.score(p, part) if bool(torch.isfinite(p).all()) else math.nan for p in predictions]
         return torch.tensor(found, device=predictions.device, dtype=torch.float64)
 
     def part_losses(self, predictions: Tensor, part: str) -> Tensor:
@@ -242,8 +243,9 @@ def check_graph(data: Data, name: str = "data") -> None:
         raise AkeError(f"{name}.edge_index: must be whole numbers of shape (2, edges), is {kind}")
     weight = data.get("edge_weight")
     if weight is not None:
-        if weight.shape[0] != data.edge_index.shape[1]:
-            raise AkeError(f"{name}.edge_weight: {weight.shape[0]} weights for {data.edge_index.shape[1]} edges")
+        if weight.shape != data.edge_index.shape[1:]:
+            shape, edges = tuple(weight.shape), data.edge_index.shape[1]
+            raise AkeError(f"{name}.edge_weight: must be one weight per edge, has shape {shape} for {edges} edges")
         if not bool(torch.isfinite(weight).all()):
             raise AkeError(f"{name}.edge_weight: contains NaN or infinite weights")
     x = data.x if data.x.layout == torch.strided else data.x.to_sparse_coo().coalesce().values()

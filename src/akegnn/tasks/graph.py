@@ -48,7 +48,9 @@ class GraphTask(Task):
             if "split" in g:
                 del g.split
         given = {p: torch.tensor([k for k, m in enumerate(marks) if m == p]) for p in PARTS if p in marks}
-        self.parts, self.splits_drawn = complete(given, torch.arange(len(graphs)), self.labels, derive(split, "splits"))
+        self.parts, self.splits_drawn = complete(
+            given, torch.arange(len(graphs)), self.labels.cpu(), derive(split, "splits")
+        )
         self.outputs = check_classes(self.labels, self.parts)
         self.batch_size, self.features = batch_size, graphs[0].x.shape[1]
         self.train_graphs = [graphs[k] for k in self.parts["train"].tolist()]

@@ -47,17 +47,19 @@ class LinkTask(Task):
             raise AkeError(f"data.edge_index: {len(once)} undirected edges are too few to hold some out; 20 are needed")
         once = once[torch.randperm(len(once), generator=generator).to(once.device)]
         held = {"val": max(1, int(VALIDATION * len(once))), "test": max(1, int(TEST * len(once)))}
-        self.known = self._ids(data.edge_index).unique()  # every edge there is, so that no negative is one
+        every = self._ids(data.edge_index).unique()
         self.pairs, self.targets = {}, {}
         start = 0
         for part, size in held.items():
             joined = data.edge_index[:, once[start : start + size]]
-            self.pairs[part] = torch.cat([joined, self.unjoined(size, generator)], dim=1)
+            self.pairs[part] = torch.cat([joined, self.unjoined(size, generator, every)], dim=1)
             self.targets[part] = torch.cat([torch.ones(size), torch.zeros(size)]).to(joined.device)
             start += size
         self.pairs["train"] = data.edge_index[:, once[start:]]
         self.train_targets = (torch.arange(2 * (len(once) - start)) < len(once) - start).float().to(once.device)
         self.data = self._training_graph(data)
+        # Held-out edges are not known in training: never to draw them as negatives would give them away.
+        self.known = self._ids(self.data.edge_index).unique()
         self.example = self.data
         self.sizes = {"train": len(once) - start, **held}
 
@@ -69,16 +71,16 @@ class LinkTask(Task):
     def _ids(self, pairs: Tensor) -> Tensor:
         return pairs.amin(0) * self.nodes + pairs.amax(0)
 
-    def unjoined(self, count: int, generator: torch.Generator) -> Tensor:
-        """``count`` pairs of different nodes, none of them an edge of the whole graph."""
+    def unjoined(self, count: int, generator: torch.Generator, edges: Tensor) -> Tensor:
+        """``count`` pairs of different nodes, none of them one of ``edges``."""
         found = torch.empty(2, 0, dtype=torch.long)
-        known = self.known.cpu()
+        known = edges.cpu()
         for _ in range(100):
             draw = torch.randint(self.nodes, (2, 2 * (count - found.shape[1]) + 8), generator=generator)
             draw = draw[:, (draw[0] != draw[1]) & ~torch.isin(self._ids(draw), known)]
             found = torch.cat([found, draw], dim=1)[:, :count]
             if found.shape[1] == count:
-                return found.to(self.known.device)
+                return found.to(edges.device)
         raise AkeError("data.edge_index: too dense to find pairs without an edge")
 
     def seen(self, view: View, generator: torch.Generator) -> Data:
@@ -92,7 +94,7 @@ class LinkTask(Task):
     def whole_batch(self, seen: Data, generator: torch.Generator) -> Data:
         joined = self.pairs["train"]
         batch = copy.copy(seen)
-        batch.edge_label_index = torch.cat([joined, self.unjoined(joined.shape[1], generator)], dim=1)
+        batch.edge_label_index = torch.cat([joined, self.unjoined(joined.shape[1], generator, self.known)], dim=1)
         batch.edge_label = self.train_targets
         return batch
 

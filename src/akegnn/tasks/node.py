@@ -39,6 +39,10 @@ class NodeTask(Task):
         data.y = labels
         self.parts, self.splits_drawn = node_splits(data, split, derive(split, "splits"))
         self.outputs = check_classes(labels.cpu(), self.parts)
+        for part, nodes in self.parts.items():  # for a training loop of one's own: the split that is used
+            mask = torch.zeros(len(labels), dtype=torch.bool)
+            mask[nodes] = True
+            data[f"{part}_mask"] = mask.to(labels.device)
         self.data, self.labels, self.features = data, labels, data.x.shape[1]
         self.example = data
         self.sizes = {part: len(nodes) for part, nodes in self.parts.items()}
