@@ -595,29 +595,31 @@ def test_one_network_that_does_not_fit(chunks, refuse):
     assert chunks == [7, 4, 2, 1]
 
 
-def refusing(real: Callable[..., Tensor], size: int) -> Callable[..., Tensor]:
+def refusing(real: Callable[..., Tensor], size: int, refuse: Callable[[], None]) -> Callable[..., Tensor]:
     def call(self: object, state: dict[str, Tensor]) -> Tensor:
         if len(next(iter(state.values()))) > size:
-            cuda_refuses()
+            refuse()
         return real(self, state)
 
     return call
 
 
-def test_memory_that_is_not_enough_for_two_to_be_measured(monkeypatch):
+@REFUSALS
+def test_memory_that_is_not_enough_for_two_to_be_measured(monkeypatch, refuse):
     """How much a network needs is measured on two of them."""
     with monkeypatch.context() as patch:
-        patch.setattr(population._Vectorised, "losses", refusing(population._Vectorised.losses, 1))
+        patch.setattr(population._Vectorised, "losses", refusing(population._Vectorised.losses, 1, refuse))
         found = seven()
     same_seven(found)
 
 
-def test_prediction_runs_within_memory(monkeypatch):
+@REFUSALS
+def test_prediction_runs_within_memory(monkeypatch, refuse):
     """What fits for training one chunk after another must fit for the scores too."""
     task = make_task(graph64())
     networks = Population(backbone("gat"), range(5), "n")
     wanted = networks.evaluate(task)
-    monkeypatch.setattr(population._Vectorised, "predict", refusing(population._Vectorised.predict, 2))
+    monkeypatch.setattr(population._Vectorised, "predict", refusing(population._Vectorised.predict, 2, refuse))
     torch.testing.assert_close(networks.evaluate(task), wanted, rtol=0, atol=1e-12)
 
 

@@ -90,6 +90,14 @@ def test_blocks_follow_the_number_of_replicas():
         close(Sparse(s, values) @ x, dense(Sparse(s, values)) @ x)
 
 
+def test_blocks_beyond_indices_of_32_bits_are_refused():
+    """As memory that runs out is: fewer at a time will do."""
+    s = Structure.of(torch.tensor([0]), torch.tensor([0]), 1, 2**30)
+    assert len(s.blocks(1)[1]) == 1
+    with pytest.raises(MemoryError):
+        s.blocks(2)
+
+
 # ---- products --------------------------------------------------------------------------------------------------------
 
 LEADS = {"plain": (), "heads": (HEADS,)}

@@ -23,7 +23,7 @@ from .strategies import Choice, Strategy
 from .strategies import strategy as named_strategy
 
 TIE = 1e-12
-CPU_BYTES = 24 << 20  # layers worked on together: few enough to stay in the processor's cache
+CPU_BYTES = 12 << 20  # layers worked on together: few enough to stay in the processor's cache
 GPU_BYTES = 4 << 30  # ... many enough to hide the cost of starting a kernel
 
 

@@ -119,7 +119,7 @@ class Population:
             vector = _Vectorised.build(self, [task.original()] * len(self), task)
             with torch.no_grad():
                 return _attempt(lambda: vector.predict(self.state))  # type: ignore[no-any-return]
-        except (_NotVectorisable, torch.OutOfMemoryError):
+        except (_NotVectorisable, torch.OutOfMemoryError, MemoryError):
             return torch.stack([evaluate(m, task) for m in self.modules()])
 
     def train(
@@ -143,10 +143,10 @@ class Population:
     ) -> list[Outcome]:
         """As many at a time as memory allows; where it turns out not to, half as many. What is finished stays."""
         self.to(trainer.task.device)
-        gc.collect()  # torch's vmap leaves cycles behind that hold the tensors of earlier populations
+        gc.collect(1)  # torch's vmap leaves cycles behind that hold the tensors of earlier populations
         try:
             fitting = _fitting(self, trainer, replicas, phase)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, MemoryError):
             fitting = 1
         size = min(len(self), trainer.chunk or len(self), fitting)
         outcomes: list[Outcome] = []
@@ -407,7 +407,7 @@ def _attempt(call: Callable[[], Any]) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return call()
-    except (torch.OutOfMemoryError, AkeError):
+    except (torch.OutOfMemoryError, MemoryError, AkeError):
         raise
     except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as e:
         raise _NotVectorisable(f"{type(e).__name__}: {str(e).splitlines()[0][:80] if str(e) else ''}") from None
