@@ -16,7 +16,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch_geometric import transforms as T  # noqa: N812 (PyG's own name for it)
+from torch_geometric.data import Data
+from torch_geometric.nn import GATConv
 from typer.testing import CliRunner
 
 import akegnn
@@ -728,3 +731,27 @@ def test_a_failed_run_does_not_count_its_last_network_as_finished(monkeypatch):
     with pytest.raises(akegnn.RunFailed):
         fails()
     assert text.getvalue().count("\n") == 1
+
+
+class EdgeNet(torch.nn.Module):
+    """A network that cannot be called without edge features."""
+
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.conv = GATConv(in_channels, out_channels, edge_dim=2)
+
+    def forward(self, x, edge_index, edge_attr):
+        return self.conv(x, edge_index, edge_attr)
+
+
+def test_a_model_that_needs_edge_features_is_exchanged_with_a_graph(run, refused, tmp_path):
+    """Without one it cannot be called, and the message names the option."""
+    name = f"{__name__}:EdgeNet"
+    edged = Data(x=torch.rand(9, 4), edge_index=torch.randint(9, (2, 20)), edge_attr=torch.rand(20, 2))
+    torch.save(edged, tmp_path / "graph.pt")
+    for file in ("a", "b"):
+        save_file(EdgeNet(4, 3).state_dict(), tmp_path / f"{file}.safetensors")
+    given = ["exchange", tmp_path / "a.safetensors", tmp_path / "b.safetensors", "--out", tmp_path / "out"]
+    given += ["--model", name, "--model-arg", "in_channels=4", "--model-arg", "out_channels=3", "--json"]
+    assert "pass data= (--data)" in refused(*given)
+    assert {s["layer"] for s in json.loads(run(*given, "--data", tmp_path / "graph.pt").out)} == {"conv"}

@@ -253,6 +253,9 @@ def exchange(
         str | None, typer.Option("--model", "-m", help="What builds the model of two safetensors files.")
     ] = None,
     model_arg: ArgOption = None,
+    dataset: Annotated[
+        str | None, typer.Option("--data", help="A graph, where the model needs more than features and edges.")
+    ] = None,
     strategy: Annotated[str, typer.Option(help="How channels are chosen.")] = Exchange.strategy,
     channels: Annotated[int, typer.Option(help="Channels exchanged per layer (M).")] = Exchange.channels,
     bins: Annotated[int, typer.Option(help="Bins of the histogram behind the entropy (B).")] = Exchange.bins,
@@ -265,7 +268,8 @@ def exchange(
         if given.resolve() in {(out / f"{name}.safetensors").resolve() for name in ("target", "source")}:
             raise AkeError(f"{given}: would be overwritten; choose another --out")
     first, second = (_network(path, model, model_arg) for path in (target, source))
-    swaps = exchange_networks(first, second, strategy=strategy, channels=channels, bins=bins, layers=layers, seed=seed)
+    how: dict[str, Any] = {"strategy": strategy, "channels": channels, "bins": bins, "layers": layers, "seed": seed}
+    swaps = exchange_networks(first, second, data=_some_graph(dataset), **how)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -291,16 +295,16 @@ def explain(
         str | None, typer.Option("--model", "-m", help="package.module:Class, if a run folder is of your own model.")
     ] = None,
     dataset: Annotated[
-        str, typer.Option("--data", help="The graph that decides the sizes of input and output.")
-    ] = "digits",
+        str | None, typer.Option("--data", show_default="digits", help="The graph that decides what goes in and out.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show which tensors of a model take part in an exchange, which do not, and why."""
     if Path(model).is_dir():
         network = runs.load(model, find_class(own) if own else None).model
-        rows = explain_model(network).rows
+        rows = explain_model(network, _some_graph(dataset)).rows
     else:
-        kind, task = find_class(model), make_task(data.load(dataset))
+        kind, task = find_class(model), make_task(data.load(dataset or "digits"))
         network = build(kind, complete_arguments(kind, _arguments(model_arg), task))
         rows = explain_model(network, task.example).rows
     if as_json:
@@ -375,6 +379,12 @@ def _arguments(given: list[str] | None) -> dict[str, Any]:
         except json.JSONDecodeError:
             arguments[key] = {"True": True, "False": False}.get(value, value)
     return arguments
+
+
+def _some_graph(dataset: str | None) -> Data | None:
+    """One graph of a dataset, to call a model on."""
+    graphs = data.load(dataset) if dataset is not None else None
+    return graphs[0] if isinstance(graphs, list) else graphs
 
 
 def _network(path: Path, model: str | None, model_arg: list[str] | None) -> nn.Module:
