@@ -12,19 +12,44 @@ PARTS = ("train", "val", "test")
 FRACTIONS = {"train": 0.6, "val": 0.2, "test": 0.2}
 
 
-def node_splits(data: Data, split: int, seed: int) -> tuple[dict[str, Tensor], str]:
+def node_splits(
+    data: Data, split: int, seed: int, masks: str = "given", labels_per_class: int | None = None
+) -> tuple[dict[str, Tensor], str]:
     """Node indices of the three parts, and a note of what was drawn (empty if nothing was).
 
     A missing part is drawn, class by class, from the labelled nodes that no given mask holds; with no such node left,
-    from the training nodes.
+    from the training nodes. With ``masks="random"`` all parts are drawn. With ``labels_per_class`` the training nodes
+    are drawn anew, so many of each class, from those that are neither for validation nor for testing.
     """
+    if masks not in ("given", "random"):
+        raise AkeError(f"masks: {masks!r} is not one of given, random")
     given = {}
-    for part in PARTS:
+    for part in PARTS if masks == "given" else ():
         mask = data.get(f"{part}_mask")
         if mask is not None:
             given[part] = _column(mask, split, f"{part}_mask", int(data.num_nodes or 0)).nonzero().flatten()
     labels = data.y.cpu() if data.get("y") is not None else torch.empty(0, dtype=torch.long)
-    return complete(given, (labels >= 0).nonzero().flatten(), labels, seed)
+    parts, note = complete(given, (labels >= 0).nonzero().flatten(), labels, seed)
+    if labels_per_class is None:
+        return parts, note
+    parts["train"] = few_labels(parts, labels, labels_per_class, seed)
+    return parts, "; ".join(x for x in (note, f"{labels_per_class} labels of each class drawn with seed {seed}") if x)
+
+
+def few_labels(parts: dict[str, Tensor], labels: Tensor, count: int, seed: int) -> Tensor:
+    """``count`` nodes of each class that are neither for validation nor for testing."""
+    if count < 1:
+        raise AkeError(f"labels_per_class: must be at least 1, got {count}")
+    free = labels >= 0
+    free[torch.cat([parts["val"], parts["test"]])] = False
+    generator = torch.Generator().manual_seed(seed)
+    chosen = []
+    for c in labels[labels >= 0].unique().tolist():
+        members = (free & (labels == c)).nonzero().flatten()
+        if len(members) < count:
+            raise AkeError(f"labels_per_class: class {c} has only {len(members)} nodes to train on, asked for {count}")
+        chosen.append(members[torch.randperm(len(members), generator=generator)[:count]])
+    return torch.cat(chosen).sort().values
 
 
 def complete(given: dict[str, Tensor], pool: Tensor, labels: Tensor | None, seed: int) -> tuple[dict[str, Tensor], str]:
