@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
@@ -212,6 +212,15 @@ def linear(x: Features, weight: Tensor) -> Tensor:
     return x @ weight.t()
 
 
+class FirstLinear(nn.Linear):
+    """A linear layer that takes sparse features too."""
+
+    def forward(self, x: Features) -> Tensor:
+        """``x W + b``."""
+        out = linear(x, self.weight)
+        return out if self.bias is None else out + self.bias
+
+
 def dropout(x: Features, p: float, training: bool) -> Features:
     """Dropout; of sparse features, on the entries that are there (the others are zero anyway)."""
     if isinstance(x, Sparse):
@@ -304,6 +313,14 @@ def gcn_adjacency(edge_index: Tensor | Edges, weight: Tensor | None, like: Tenso
     degree = (a @ loops.new_ones(nodes, 1)).squeeze(-1)
     scale = torch.where(degree > 0, degree, torch.ones_like(degree)).rsqrt() * (degree > 0)
     return a.map(lambda values: values * scale[s.row] * scale[s.col])
+
+
+def mean_adjacency(edge_index: Tensor | Edges, weight: Tensor | None, like: Tensor, nodes: int) -> Sparse:
+    """Mean over neighbours, weighted by the edge weights if there are any; a node without neighbours gets zero."""
+    a = sum_adjacency(edge_index, weight, like, nodes)
+    total = (a @ a.values.new_ones(nodes, 1)).squeeze(-1)
+    scale = torch.where(total > 0, total, torch.ones_like(total)).reciprocal()
+    return a.map(lambda values: values * scale[a.structure.row])
 
 
 def attention_pattern(edge_index: Tensor | Edges, weight: Tensor | None, like: Tensor, nodes: int) -> Sparse:

@@ -40,6 +40,7 @@ class GCN(nn.Module):
     """
 
     replicable = True  # replicas may have edges of their own, see akegnn.population
+    tasks = ("node", "link", "graph")
     sparse_features = True  # the first thing that happens to features is a product with weights
 
     def __init__(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.inits import glorot
 
 from ..channels import RULES, Rule
-from ..propagate import Edges, Features, Sparse, dropout, features, gcn_adjacency, linear
+from ..propagate import Edges, Features, FirstLinear, Sparse, dropout, features, gcn_adjacency
 
 
 class ResidualConvolution(nn.Module):
@@ -32,14 +32,6 @@ class ResidualConvolution(nn.Module):
 
 
 RULES[ResidualConvolution] = Rule(("weight1@1",), passes=True)
-
-
-class FirstLinear(nn.Linear):
-    """A linear layer that takes sparse features too."""
-
-    def forward(self, x: Features) -> Tensor:
-        """``x W + b``."""
-        return linear(x, self.weight) + self.bias
 
 
 class GCNII(nn.Module):
@@ -79,4 +71,65 @@ class GCNII(nn.Module):
         h = x_0 = self.first(x).relu()
         for conv in self.convs:
             h = conv(nn.functional.dropout(h, self.dropout, self.training), x_0, a).relu()
+        return self.last(nn.functional.dropout(h, self.dropout, self.training))
+
+
+class DenseResidualConvolution(nn.Module):
+    """One layer for large graphs: neighbours' mean and the first layer's features, as they are and weighted."""
+
+    def __init__(self, channels: int, alpha: float) -> None:
+        super().__init__()
+        self.alpha = alpha
+        self.weight1 = nn.Parameter(torch.empty(channels, channels))  # [in, out], as in PyG's GCN2Conv
+        self.weight2 = nn.Parameter(torch.empty(channels, channels))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw fresh weights."""
+        glorot(self.weight1)
+        glorot(self.weight2)
+
+    def forward(self, x: Tensor, x_0: Tensor, a: Sparse) -> Tensor:
+        """``a @ (x + x W_1) + alpha x_0 + x_0 W_2``."""
+        return a @ (x + x @ self.weight1) + self.alpha * x_0 + x_0 @ self.weight2
+
+
+RULES[DenseResidualConvolution] = Rule(("weight1@1", "weight2@1"), passes=True)
+
+
+class GCNIIDense(nn.Module):
+    """The variant for large graphs: BatchNorm after each convolution, and the layer before it added."""
+
+    replicable = True  # replicas may have edges of their own, see akegnn.population
+    sparse_features = True  # the first thing that happens to features is a product with weights
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        hidden_channels: int = 256,
+        num_layers: int = 16,
+        alpha: float = 0.5,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.first = FirstLinear(in_channels, hidden_channels)
+        self.convs = nn.ModuleList(DenseResidualConvolution(hidden_channels, alpha) for _ in range(num_layers))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(hidden_channels) for _ in range(num_layers))
+        self.last = nn.Linear(hidden_channels, out_channels)
+        self.dropout = dropout
+
+    def reset_parameters(self) -> None:
+        """Draw fresh weights."""
+        for layer in (self.first, *self.convs, *self.norms, self.last):
+            layer.reset_parameters()  # type: ignore[operator]
+
+    def forward(self, x: Features, edge_index: Tensor | Edges, edge_weight: Tensor | None = None) -> Tensor:
+        """Logits (or embeddings) of nodes ``[N, out]``."""
+        x = features(x)
+        a = gcn_adjacency(edge_index, edge_weight, self.last.bias, x.shape[0])
+        h = x_0 = self.first(dropout(x, self.dropout, self.training)).relu()
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            new = conv(nn.functional.dropout(h, self.dropout, self.training), x_0, a)
+            h = norm(new).relu() + h
         return self.last(nn.functional.dropout(h, self.dropout, self.training))

@@ -35,6 +35,7 @@ class GIN(nn.Module):
     """
 
     replicable = True  # replicas may have edges of their own, see akegnn.population
+    tasks = ("node", "link", "graph")
 
     def __init__(
         self,
