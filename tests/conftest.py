@@ -1,7 +1,9 @@
 """Settings that hold for every test."""
 
 import os
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -18,3 +20,20 @@ settings.load_profile("akegnn")
 @pytest.fixture(autouse=True)
 def _same_start() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What networks draw with ``torch.rand`` is the same each time, so that networks can be compared number by number.
+
+    Views have a generator of their own and draw as ever.
+    """
+    rand = torch.rand
+
+    def again(*size: Any, generator: torch.Generator | None = None, **given: Any) -> torch.Tensor:
+        if generator is not None:
+            return rand(*size, generator=generator, **given)
+        shape = size[0] if not isinstance(size[0], int) else size
+        return torch.from_numpy(np.random.default_rng(11).random(tuple(shape), dtype=np.float32))
+
+    monkeypatch.setattr(torch, "rand", again)

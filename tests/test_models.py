@@ -11,7 +11,7 @@ import akegnn
 from akegnn.backbones import BACKBONES
 from akegnn.models import build, complete_arguments, find_class, resolve
 from akegnn.tasks import make_task
-from small import Net, fit, graph, graphs, refusal
+from small import SIZES, Net, fit, graph, graphs, refusal
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_the_models_of_pyg_work_as_they_are(name, as_class):
 
 @pytest.mark.parametrize("name", list(BACKBONES))
 def test_every_backbone_works(name):
-    result = fit(model=name, model_args={"num_layers": 3})  # some are deep by default
+    result = fit(model=name, model_args=SIZES[name])  # some are deep by default
     assert type(result.model) is BACKBONES[name]
     assert result.settings.model == name
     assert result.swaps

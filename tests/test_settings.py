@@ -31,7 +31,11 @@ trainings = st.builds(
     epochs=positive,
     lr=st.floats(min_value=0, exclude_min=True, allow_infinity=False),
     weight_decay=st.floats(min_value=0, allow_infinity=False),
+    weight_decays=st.dictionaries(st.text(max_size=6), st.floats(min_value=0, allow_infinity=False), max_size=3),
     patience=st.none() | positive,
+    select=st.sampled_from(["score", "loss"]),
+    stop=st.sampled_from(["best", "either"]),
+    precision=st.sampled_from(["float32", "tf32", "bf16"]),
     batch_size=positive,
     optimizer=st.text(),
     scheduler=st.text(),
@@ -49,12 +53,19 @@ everything = st.builds(
     Settings,
     data=st.text(),
     task=st.text(),
+    features=st.text(),
+    edges=st.text(),
     split=numbers,
+    splits=st.lists(numbers, max_size=4),
+    masks=st.text(),
+    labels_per_class=st.none() | positive,
     model=st.text(),
     model_args=st.dictionaries(st.text(max_size=6), arguments, max_size=3),
+    preset=st.text(),
     recipe=st.text(),
     views=st.lists(st.sampled_from([kind().spec() for kind in VIEWS.values()]), max_size=4),
     seed=numbers,
+    seeds=st.lists(numbers, max_size=4),
     device=st.text(),
     baseline=st.booleans(),
     train=st.text(),
@@ -80,6 +91,13 @@ def there_and_back(settings: Settings) -> Settings:
 @example(Settings(training=Training(lr=1e-300, weight_decay=5e-324, patience=3)))
 def test_what_is_written_comes_back(settings):
     assert there_and_back(settings) == settings
+
+
+def test_weight_decays_keep_their_order():
+    """The first pattern that fits counts, so the order is part of what they say."""
+    decays = {"convs.*": 0.01, "*": 0.0, "a b": 1, "convs.0.*": 2.5}
+    back = there_and_back(Settings(training=Training(weight_decays=decays))).training.weight_decays
+    assert list(back.items()) == list(decays.items())
 
 
 @pytest.mark.parametrize("arguments", [{"act": None}, {"act": None, "sizes": [1, None, 2]}])
@@ -148,7 +166,16 @@ def test_a_part_left_out_has_its_default(tmp_path):
         ("[training]\nepochs = 0", "epochs: must be at least 1, got 0"),
         ("[training]\nlr = 0.0", "lr: must be positive, got 0.0"),
         ("[training]\nlr = nan", "lr: must be positive, got nan"),
-        ("[training]\nweight_decay = -1", "weight_decay: must not be negative, got -1"),
+        ("[training]\nweight_decay = -1", "weight_decay: a weight decay must be a number and not negative, got -1"),
+        ("[training]\nweight_decays = 0.1", "training.weight_decays: must be dict, got 0.1"),
+        ('[training]\nweight_decays = { "convs.*" = -1 }', "convs.*: a weight decay must be a number and not negative"),
+        ('[training]\nweight_decays = { a = "b" }', "a: a weight decay must be a number and not negative, got 'b'"),
+        ('[training]\nselect = "luck"', "select: 'luck' is not one of score, loss"),
+        ('[training]\nstop = "never"', "stop: 'never' is not one of best, either"),
+        ("[training]\nscheduler = 3", "training.scheduler: must be str, got 3"),
+        ("splits = 3", "splits: must be list, got 3"),
+        ("labels_per_class = 2.5", "labels_per_class: must be int, got 2.5"),
+        ("masks = true", "masks: must be str, got True"),
         ("[training]\npatience = 0", "patience: must be at least 1, got 0"),
         ("[exchange]\nbins = 0", "bins: must be at least 1, got 0"),
         ('[exchange]\nlayers = "some"', "layers: 'some' is not one of all, hidden"),

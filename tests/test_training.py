@@ -8,12 +8,18 @@ import random
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
 
 import akegnn
+from akegnn import population, training
 from akegnn.errors import AkeError, RunFailed
+from akegnn.settings import Training
+from akegnn.tasks import make_task
+from akegnn.training import Trainer
 from akegnn.views import MaskFeatures, Transform
 from small import Net, fit, graph, masked, refusal, same
 
@@ -77,6 +83,87 @@ def test_patience(patience):
     assert stop < 59
     result = retrained(epochs=60, lr=0.3, patience=patience)
     assert result.history == full.history[: stop + 1]
+
+
+def literal_stop(standings, select, stop, patience):
+    """Epoch by epoch: which is the best, and after which it stops (counted from 0), from scores and minus losses."""
+    best = 0
+    for k in range(len(standings)):
+        scores, losses = [s for s, _ in standings[: k + 1]], [-m for _, m in standings[: k + 1]]
+        if select == "loss":
+            best = min(range(k + 1), key=lambda j: (losses[j], -scores[j]))
+        else:
+            best = max(range(k + 1), key=lambda j: (scores[j], -losses[j]))
+        # The last epoch that was not worse than all before it by one of the two.
+        last = max(j for j in range(k + 1) if scores[j] == max(scores[: j + 1]) or losses[j] == min(losses[: j + 1]))
+        if patience is not None and k - (best if stop == "best" else last) >= patience:
+            return best, k
+    return best, len(standings) - 1
+
+
+WAYS = [(select, stop) for select in ("score", "loss") for stop in ("best", "either")]
+
+
+@pytest.mark.parametrize(("select", "stop"), WAYS)
+@pytest.mark.parametrize("patience", [1, 2, 5, None])
+def test_the_best_epoch_and_the_last_by_score_loss_or_either(select, stop, patience):
+    """Against the four rules written down, on the curves of a training that goes up and down."""
+    full, epochs, standings = watched(epochs=60, lr=1.0)
+    best, last = literal_stop(standings, select, stop, patience)
+    result = retrained(epochs=60, lr=1.0, select=select, stop=stop, patience=patience)
+    assert len(result.history) == last + 1
+    assert [(e.loss, e.validation) for e in result.history] == [
+        (e.loss, e.validation) for e in full.history[: last + 1]
+    ]
+    assert result.score().validation == standings[best][0]
+    with torch.no_grad():
+        out = result.model(graph().x, graph().edge_index)[PARTS["val"]]
+    assert float((out - epochs[best]).abs().max()) < 1e-5
+
+
+def test_the_four_ways_are_different():
+    """Otherwise the test above would show nothing."""
+    _, _, standings = watched(epochs=60, lr=1.0)
+    found = [literal_stop(standings, *way, 5) for way in WAYS]
+    assert len({best for best, _ in found}) == 3
+    assert len({last for _, last in found}) == 3
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=12),
+    st.sampled_from(WAYS),
+    st.none() | st.integers(1, 4),
+)
+def test_best_and_last_on_any_curve_alone_and_together(curve, way, patience):
+    """Curves with many ties: one by one, and all replicas at once, by the literal rule."""
+    select, stop = way
+    best, last = literal_stop([(s, -float(m)) for s, m in curve], select, stop, patience)
+    model = nn.Linear(1, 1, bias=False)
+    alone = training._Best({"weight": torch.zeros(1, 1)}, by_loss=select == "loss")
+    stopped = None
+    for k, (score, loss) in enumerate(curve):
+        nn.init.constant_(model.weight, k)
+        alone.update(k + 1, float(score), float(loss), model)
+        if patience is not None and k + 1 - (alone.epoch if stop == "best" else alone.last) >= patience:
+            stopped = k
+            break
+    assert (alone.epoch - 1, len(curve) - 1 if stopped is None else stopped) == (best, last)
+    assert float(alone.state["weight"]) == best
+
+    live = {"weight": torch.zeros(2, 1)}
+    networks = akegnn.Population.of([nn.Linear(1, 1, bias=False)] * 2)
+    networks.state = {"weight": torch.zeros(2, 1)}
+    settings = Training(select=select, stop=stop, patience=patience)
+    together = population._Best(networks, live, torch.device("cpu"), settings)
+    for k, (score, loss) in enumerate(curve):
+        live["weight"].fill_(k)
+        pair = [torch.tensor([float(v), 0.0], dtype=torch.float64) for v in (score, loss)]
+        together.update(torch.zeros(2), torch.tensor([True, True]), *pair)
+        if patience is not None:
+            assert bool(together.active[0]) == (stopped is None or k < stopped)
+    assert int(together.epoch[0]) - 1 == best
+    assert float(together.state["weight"][0]) == best
+    assert int(together.epoch[1]) == 1  # whose curve is flat: another's does not matter
 
 
 def test_without_patience_it_goes_on_to_the_end():
@@ -218,6 +305,165 @@ def test_an_optimizer_of_ones_own():
 @pytest.mark.parametrize("name", ["Adma", "lr_scheduler", "Optimizer", "LBFGS", "SparseAdam"])
 def test_an_optimizer_that_cannot_be_used(name):
     assert refusal(lambda: retrained(optimizer=name)).startswith("optimizer: ")
+
+
+DECAYS = {"first.*": 0.3, "*.bias": 0.05, "second.lin.weight": 0.0}
+
+
+def test_weight_decays_by_name():
+    """The first pattern that fits counts, others have the common one: as groups of torch.optim, made by hand."""
+    wanted = {"first.lin.weight": 0.3, "first.bias": 0.3, "second.bias": 0.05, "second.lin.weight": 0.0}
+    data, literal = masked(graph(), **PARTS), start()
+    groups = [{"params": [p], "weight_decay": wanted[name]} for name, p in literal.named_parameters()]
+    optimizer = torch.optim.SGD(groups, lr=0.2)
+    for _ in range(3):
+        optimizer.zero_grad()
+        cross_entropy(literal(data.x, data.edge_index)[PARTS["train"]], data.y[PARTS["train"]]).backward()
+        optimizer.step()
+    states = []  # the metric rises from epoch to epoch, so that the last is the best
+    result = retrained(
+        epochs=3,
+        optimizer="SGD",
+        lr=0.2,
+        weight_decay=0.7,
+        weight_decays=DECAYS,
+        metric=lambda prediction, target: states.append(0) or float(len(states)),
+    )
+    for (name, a), b in zip(literal.named_parameters(), result.model.parameters(), strict=True):
+        assert torch.allclose(a, b, atol=1e-6), name
+    assert result.settings.training.weight_decays == DECAYS
+
+
+@pytest.mark.parametrize(
+    ("decays", "wanted"),
+    [
+        ({}, {0.7: 4}),
+        (DECAYS, {0.3: 2, 0.05: 1, 0.0: 1}),
+        ({"*": 0.1, "first.*": 0.3}, {0.1: 4}),  # the first that fits
+        ({"*.lin.*": 0.7, "first.bias": 0.7}, {0.7: 4}),  # equal ones are one group
+        ({"[fs]*.bias": 1}, {1: 2, 0.7: 2}),
+    ],
+)
+@pytest.mark.parametrize("optimizer", ["Adam", "SGD", "AdamW"])
+def test_groups_of_weight_decays(decays, wanted, optimizer):
+    made = make_task(masked(graph(), **PARTS))
+    trainer = Trainer(made, Training(weight_decay=0.7, weight_decays=decays, optimizer=optimizer, lr=0.03))
+    groups = trainer.make_optimizer(start().named_parameters()).param_groups
+    assert {g["weight_decay"]: len(g["params"]) for g in groups} == wanted
+    assert {g["lr"] for g in groups} == {0.03}
+
+
+@pytest.mark.parametrize("pattern", ["FIRST.*", "first"])  # whole names, as they are written
+def test_a_weight_decay_of_nothing_is_told(pattern):
+    trainer = Trainer(make_task(masked(graph(), **PARTS)), Training(weight_decays={pattern: 0.3}))
+    with pytest.raises(AkeError, match="weight_decays: no parameter is called"):
+        trainer.make_optimizer(start().named_parameters())
+
+
+@pytest.mark.parametrize(
+    "given", [{"weight_decays": {"a": -0.1}}, {"weight_decays": {"a": "much"}}, {"weight_decay": "x"}]
+)
+def test_weight_decays_that_are_none(given):
+    assert "a weight decay must be a number and not negative" in refusal(lambda: retrained(**given))
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+def test_weight_decays_of_numpy_are_numbers(kind):
+    """One of ``np.linspace(...)``, whatever its width."""
+    made = Training(weight_decay=kind(1), weight_decays={"a": kind(2)})
+    assert (made.weight_decay, made.weight_decays["a"]) == (1, 2)
+
+
+def rates_of(scheduler, epochs=8):
+    """The learning rate of each epoch, as the optimizer had it."""
+    made, rates = make_task(masked(graph(), **PARTS)), []
+
+    class Watching(torch.optim.SGD):
+        def step(self, *given):
+            rates.append([g["lr"] for g in self.param_groups])
+            return super().step(*given)
+
+    trainer = Trainer(made, Training(epochs=epochs, scheduler=scheduler), optimizer=lambda p: Watching(p, lr=0.8))
+    trainer.train(start(), MaskFeatures(), "individual", "n", 0)
+    return [rate for (rate,) in rates]
+
+
+@pytest.mark.parametrize(
+    ("words", "theirs"),
+    [
+        ("step:3:0.5", lambda o: lr_scheduler.StepLR(o, 3, 0.5)),
+        ("step:1:0.9", lambda o: lr_scheduler.ExponentialLR(o, 0.9)),
+        ("warmup:4", lambda o: lr_scheduler.LinearLR(o, 0.25, 1.0, 3)),
+        ("warmup:1", lambda o: lr_scheduler.ConstantLR(o, 1.0)),
+        ("", lambda o: lr_scheduler.ConstantLR(o, 1.0)),
+    ],
+)
+def test_schedulers_in_words_are_those_of_torch(words, theirs):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.8)
+    scheduler, wanted = theirs(optimizer), []
+    for _ in range(8):
+        wanted.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert rates_of(words) == pytest.approx(wanted)
+
+
+def test_schedulers_by_hand():
+    assert rates_of("step:3:0.5") == pytest.approx([0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2, 0.2])
+    assert rates_of("warmup:4") == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8, 0.8, 0.8])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            "step",
+            "step:",
+            "step:5",
+            "step:x:0.5",
+            "step:5:x",
+            "step:2.5:0.5",
+            "warmup",
+            "warmup:",
+            "warmup:x",
+            "cosine",
+        ),
+        *(
+            "step:0:0.5",
+            "step:-3:0.5",
+            "step:5:nan",
+            "step:5:-1",
+            "step:5:0.5:7",
+            "warmup:0",
+            "warmup:-5",
+            "warmup:5:6",
+        ),
+    ],
+)
+def test_a_scheduler_that_is_none_is_told_beforehand(words):
+    trained = []
+    message = refusal(lambda: retrained(scheduler=words, epochs=2, on_epoch=trained.append))
+    assert message.startswith(f"scheduler: {words!r} is neither step:EPOCHS:FACTOR nor warmup:EPOCHS")
+    assert trained == []
+
+
+def test_a_scheduler_that_is_none_is_told_beforehand_with_an_optimizer_of_ones_own():
+    trained = []
+    given = {"optimizer": lambda p: torch.optim.SGD(p, lr=0.1), "on_epoch": trained.append}
+    assert refusal(lambda: retrained(scheduler="cosine", **given)).startswith("scheduler: 'cosine'")
+    assert trained == []
+
+
+def test_a_scheduler_of_ones_own_is_made_for_real_optimizers_only():
+    """Once for each training, with an optimizer that holds the network's parameters."""
+    made = []
+
+    def halve(optimizer):
+        made.append(sum(p.numel() for g in optimizer.param_groups for p in g["params"]))
+        return lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+    retrained(epochs=2, scheduler=halve)
+    assert made == [sum(p.numel() for p in start().parameters())]
 
 
 def rates(scheduler, epochs=4):

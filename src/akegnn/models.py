@@ -53,9 +53,15 @@ def resolve(
             raise AkeError("model_args: only for a model given by name or class; a function builds it as it likes")
         return model, "given", {}
     kind = find_class(model) if isinstance(model, str) else model
+    if kind in BACKBONES.values() and task.name not in getattr(kind, "tasks", ("node", "link")):
+        raise AkeError(f"model: {model} does not serve the {task.name} task ({', '.join(_serving(task.name))} do)")
     complete = complete_arguments(kind, arguments, task)
     name = model if isinstance(model, str) else f"{model.__module__}:{model.__qualname__}"
     return lambda: build(kind, complete), name, complete
+
+
+def _serving(task: str) -> list[str]:
+    return [name for name, kind in BACKBONES.items() if task in getattr(kind, "tasks", ("node", "link"))]
 
 
 def build(kind: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> nn.Module:

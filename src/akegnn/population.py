@@ -15,27 +15,30 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data
 
 from .errors import AkeError, RunFailed
 from .forward import arguments, forget
 from .propagate import Edges, Sparse, Structure
-from .settings import derive
+from .settings import Training, derive
 from .tasks import Task
-from .training import Epoch, Trainer, evaluate, seeded
+from .training import Epoch, Trainer, batch_draws, evaluate, seeded, training_loss
 from .views import View
 
 SPARSE_BELOW = 0.1  # share of non-zero features under which sparse products are faster than dense ones
 # Optimizers that treat every number by itself, so that stacked networks do not mix.
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 LOOK_EVERY = 20  # epochs between looks at whether every replica has stopped: a look makes a GPU wait
+
+
+Hook = Callable[[dict[str, Tensor], int], None]
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class Replica:
     seed: int
     network: str
     view: View
+    split: int | None = None  # of the data; by default the task's
 
 
 @dataclass
@@ -60,6 +64,8 @@ class Outcome:
 
 class Population:
     """Networks of one architecture as stacked tensors: ``population.state["convs.0.bias"]`` is ``[R, ...]``."""
+
+    moments: dict[str, Any] | None = None  # of the optimizer, where a trainer keeps them
 
     def __init__(self, factory: Callable[[], nn.Module], seeds: Sequence[int], network: str = "sample") -> None:
         """Build a network per seed, each just as it would be built alone."""
@@ -81,6 +87,13 @@ class Population:
         states = [m.state_dict() for m in modules]
         population.state = {k: torch.stack([s[k] for s in states]) for k in states[0]}
         return population
+
+    @classmethod
+    def joined(cls, populations: Sequence[Population]) -> Population:
+        """Several populations of one architecture as one."""
+        joined = copy.copy(populations[0])
+        joined.state = {k: torch.cat([p.state[k] for p in populations]) for k in populations[0].state}
+        return joined
 
     def __len__(self) -> int:
         return len(next(iter(self.state.values())))
@@ -113,33 +126,75 @@ class Population:
     def evaluate(self, task: Task) -> Tensor:
         """Every network's prediction on the original data, ``[R, ...]``."""
         self.to(task.device)
-        if len(self) == 1:
-            return torch.stack([evaluate(m, task) for m in self.modules()])
-        try:
-            vector = _Vectorised.build(self, [task.original()] * len(self), task)
-            with torch.no_grad():
-                return _attempt(lambda: vector.predict(self.state))  # type: ignore[no-any-return]
-        except (_NotVectorisable, torch.OutOfMemoryError, MemoryError):
-            return torch.stack([evaluate(m, task) for m in self.modules()])
+        if len(self) > 1:
+            try:
+                check = _Check(self, task)
+                with torch.no_grad():
+                    return _attempt(lambda: check.predict(self.state))  # type: ignore[no-any-return]
+            except (_NotVectorisable, torch.OutOfMemoryError, MemoryError):
+                pass
+        return torch.stack([evaluate(m, task.alone(i)) for i, m in enumerate(self.modules())])
 
     def train(
-        self, trainer: Trainer, replicas: Sequence[Replica], phase: str, say: Callable[[str], None] = lambda line: None
+        self,
+        trainer: Trainer,
+        replicas: Sequence[Replica],
+        phase: str,
+        say: Callable[[str], None] = lambda line: None,
+        hook: Hook | None = None,
     ) -> list[Outcome]:
-        """Train all networks, each as :class:`Trainer` would train it alone, and put each back to its best epoch."""
+        """Train all networks, each as :class:`Trainer` would train it alone, and put each back to its best epoch.
+
+        ``hook(state, epoch)`` is called after every epoch with the stacked parameters of all networks, which it may
+        change in place; it needs a model that can be trained as a population.
+        """
         assert len(replicas) == len(self)
+        groups = _by_split(trainer.task, replicas)
+        if len(groups) > 1:
+            if hook is not None:
+                raise AkeError(
+                    f"splits: the {trainer.task.name} task takes one at a time where networks must go in step"
+                )
+            return self._train_in_groups(groups, trainer, replicas, phase, say)
+        in_step = hook is not None or trainer.keep
         before = {k: v.clone() for k, v in self.state.items()}
         reason = "training loop of your own" if trainer.own_loop is not None else ""
-        if len(self) > 1 and not reason:
+        if (len(self) > 1 or in_step) and not reason:
             try:
-                return self._train_in_chunks(trainer, replicas, phase, say)
+                return self._train_in_chunks(trainer, replicas, phase, say, hook)
             except _NotVectorisable as e:
                 reason, self.state = str(e), before
+        if in_step:
+            raise AkeError(f"model: its networks cannot be trained in step ({reason})")
         if len(self) > 1:
             say(f"{phase}, {replicas[0].network}: {len(self)} networks one after another ({reason})")
         return [self._train_alone(i, trainer, replica, phase) for i, replica in enumerate(replicas)]
 
+    def _train_in_groups(
+        self,
+        groups: Mapping[int, list[int]],
+        trainer: Trainer,
+        replicas: Sequence[Replica],
+        phase: str,
+        say: Callable[[str], None],
+    ) -> list[Outcome]:
+        """One split after another, where replicas on different splits cannot be trained together."""
+        outcomes: dict[int, Outcome] = {}
+        for split, members in groups.items():
+            part = self.pick(members)
+            own = replace(trainer, task=trainer.task.at(split))
+            outcomes |= zip(members, part.train(own, [replicas[k] for k in members], phase, say), strict=True)
+            for k, value in part.state.items():
+                self.state[k][members] = value.to(self.state[k].device)
+        return [outcomes[k] for k in range(len(self))]
+
     def _train_in_chunks(
-        self, trainer: Trainer, replicas: Sequence[Replica], phase: str, say: Callable[[str], None]
+        self,
+        trainer: Trainer,
+        replicas: Sequence[Replica],
+        phase: str,
+        say: Callable[[str], None],
+        hook: Hook | None = None,
     ) -> list[Outcome]:
         """As many at a time as memory allows; where it turns out not to, half as many. What is finished stays."""
         self.to(trainer.task.device)
@@ -149,18 +204,20 @@ class Population:
         except (torch.OutOfMemoryError, MemoryError):
             fitting = 1
         size = min(len(self), trainer.chunk or len(self), fitting)
+        if hook is not None or trainer.keep:  # all at once
+            size = len(self)
         outcomes: list[Outcome] = []
         while (start := len(outcomes)) < len(self):
             part, fits = self._slice(start, start + size), True
             try:
-                outcomes += _train_together(part, trainer, replicas[start : start + size], phase)
+                outcomes += _train_together(part, trainer, replicas[start : start + size], phase, hook)
             except (MemoryError, RuntimeError) as e:  # torch.OutOfMemoryError is one of the latter
                 if not (isinstance(e, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(e)):
                     raise
                 fits = False
             if not fits:  # out here, where the error no longer holds on to what it was about
-                if size == 1:
-                    raise RunFailed(f"{phase}, {replicas[start].network}: one network alone does not fit memory")
+                if size == 1 or hook is not None or trainer.keep:
+                    raise RunFailed(f"{phase}, {replicas[start].network}: {size} networks do not fit memory")
                 size = (size + 1) // 2
                 gc.collect()
                 if torch.cuda.is_available():
@@ -169,15 +226,22 @@ class Population:
                 continue
             for k, value in part.state.items():
                 self.state[k][start : start + size] = value
+            self.moments = part.moments
         return outcomes
 
     def _slice(self, start: int, stop: int) -> Population:
+        return self.pick(list(range(start, min(stop, len(self)))))
+
+    def pick(self, members: list[int]) -> Population:
+        """Some of the networks, copied."""
         part = copy.copy(self)
-        part.state = {k: v[start:stop].clone() for k, v in self.state.items()}
+        part.state = {k: v[members].clone() for k, v in self.state.items()}
         return part
 
     def _train_alone(self, i: int, trainer: Trainer, replica: Replica, phase: str) -> Outcome:
         model = self.module(i).to(trainer.task.device)
+        if replica.split is not None:
+            trainer = replace(trainer, task=trainer.task.at(replica.split))
         try:
             t = trainer.train(model, replica.view, phase, replica.network, replica.seed)
         except RunFailed as e:
@@ -231,6 +295,8 @@ def _stack(
     """``wanted``: the attributes that the model takes, ``None`` for all."""
     first = batches[0]
     stack = _Stack({}, {})
+    if isinstance(first, Batch):
+        stack.shared["num_graphs"] = first.num_graphs
     keys = [k for k, _ in first.items() if k != "edge_index"]
     same_edges = all(b.edge_index is first.edge_index for b in batches)
     if same_edges:
@@ -317,20 +383,25 @@ class _Vectorised:
         self.parameters = [k for k, p in template.named_parameters() if p.requires_grad]
 
     @classmethod
-    def build(cls, population: Population, batches: Sequence[Data | None], task: Task) -> _Vectorised:
+    def build(cls, population: Population, batches: Sequence[Data], task: Task) -> _Vectorised:
         template = population.template
         if len(dict(template.named_parameters(remove_duplicate=False))) > len(dict(template.named_parameters())):
             raise _NotVectorisable("some of its parameters have several names")
-        given = [b for b in batches if b is not None]
-        if len(given) < len(batches):
-            raise _NotVectorisable(f"the {task.name} task trains on batches of graphs")
+        if task.several:
+            raise _NotVectorisable(f"the {task.name} task is trained on one split at a time")
         ours = bool(getattr(template, "replicable", False))
         like = task.example
         sparse = ours and bool(getattr(template, "sparse_features", False)) and _density(like.x) < SPARSE_BELOW
         wanted: Collection[str] | None = inspect.signature(template.forward).parameters
         if "edge_index" not in (wanted or ()):  # takes the whole graph
             wanted = None
-        return cls(template, _stack(given, ours, sparse, like, wanted), task)
+        return cls(template, _stack(batches, ours, sparse, like, wanted), task)
+
+    def _loss(self, state: Mapping[str, Tensor], data: Data) -> Tensor:
+        if hasattr(self.template, "training_loss"):  # through a module whose forward it is
+            state = {f"model.{k}": v for k, v in state.items()}
+            return functional_call(_OwnLoss(self.template, self.task), state, (data,))  # type: ignore[no-any-return]
+        return self.task.loss(self._call(state, data), data)
 
     def _call(self, state: Mapping[str, Tensor], data: Data) -> Tensor:
         positional, named = arguments(self.template, data)
@@ -342,19 +413,44 @@ class _Vectorised:
 
         def loss(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Tensor:
             data = self.stack.one(own)
-            return self.task.loss(self._call(state, data), data)
+            return self._loss(state, data)
 
         return torch.vmap(loss, randomness="different")(dict(state), self.stack.own or _nothing(state))
 
-    def predict(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Each replica's prediction, ``[R, ...]``."""
+    def outputs(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Each replica's output, ``[R, ...]``."""
         self.template.eval()
 
-        def predict(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Tensor:
-            data = self.stack.one(own)
-            return self.task.read_out(self._call(state, data))
+        def output(state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Tensor:
+            return self._call(state, self.stack.one(own))
 
-        return torch.vmap(predict)(dict(state), self.stack.own or _nothing(state))
+        return torch.vmap(output)(dict(state), self.stack.own or _nothing(state))
+
+
+class _Check:
+    """What is looked at after every epoch: predictions on the original data."""
+
+    def __init__(self, population: Population, task: Task) -> None:
+        self.task = task
+        each = [task.alone(k).originals() for k in range(len(population))]
+        self.parts = [_Vectorised.build(population, batches, task) for batches in zip(*each, strict=True)]
+
+    def predict(self, state: Mapping[str, Tensor]) -> Tensor:
+        """Each replica's prediction, ``[R, ...]``."""
+        outputs = [part.outputs(state) for part in self.parts]
+        out = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+        return torch.vmap(self.task.read_out)(out)
+
+
+class _OwnLoss(nn.Module):
+    """A model's own training loss as a forward pass."""
+
+    def __init__(self, model: nn.Module, task: Task) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+
+    def forward(self, data: Data) -> Tensor:
+        return training_loss(self.model, data, self.task)
 
 
 def _nothing(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -371,7 +467,8 @@ def _density(x: Tensor) -> float:
 def _fitting(population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str) -> int:
     """How many replicas fit memory, from what two of them keep for the backward pass."""
     two = population._slice(0, 2)
-    learn, state, _ = _prepare(two, trainer, replicas[:2], phase)
+    inputs = _Inputs(two, trainer, replicas[:2], phase)
+    learn, state = next(inputs.epoch()), _trainable(two)
     kept: dict[int, int] = {}
 
     def note(t: Tensor) -> Tensor:
@@ -380,7 +477,7 @@ def _fitting(population: Population, trainer: Trainer, replicas: Sequence[Replic
 
     with seeded(0), torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
         _attempt(lambda: learn.losses(state))
-    check = _Vectorised.build(two, [trainer.task.original()] * 2, trainer.task)
+    check = _Check(two, inputs.task)
     with torch.no_grad():
         _attempt(lambda: check.predict(state))
     size = sum(v.numel() * v.element_size() for v in state.values())
@@ -413,69 +510,101 @@ def _attempt(call: Callable[[], Any]) -> Any:
         raise _NotVectorisable(f"{type(e).__name__}: {str(e).splitlines()[0][:80] if str(e) else ''}") from None
 
 
-def _prepare(
-    population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str
-) -> tuple[_Vectorised, dict[str, Tensor], Callable[[], _Vectorised] | None]:
-    """The first epoch's inputs, the parameters to train, and what gives the next epoch's inputs if they change."""
-    task = trainer.task
-    draws = [torch.Generator().manual_seed(derive(r.seed, phase, r.network, "batches")) for r in replicas]
-    views = [torch.Generator().manual_seed(derive(r.seed, "view", r.network)) for r in replicas]
-    seen = [task.seen(r.view, g) for r, g in zip(replicas, views, strict=True)]
+def _splits(task: Task, replicas: Sequence[Replica]) -> list[int]:
+    return [task.split if r.split is None else r.split for r in replicas]
 
-    def inputs() -> _Vectorised:
-        batches = [task.whole_batch(s, g) for s, g in zip(seen, draws, strict=True)]
-        return _Vectorised.build(population, batches, task)
 
-    first = inputs()
-    redraw = [k for k, r in enumerate(replicas) if r.view.resample == "epoch"]
+def _by_split(task: Task, replicas: Sequence[Replica]) -> dict[int, list[int]]:
+    """Which replicas can be trained together, by split."""
+    groups: dict[int, list[int]] = {}
+    for k, split in enumerate(_splits(task, replicas)):
+        groups.setdefault(split, []).append(k)
+    return groups if not task.mixes_splits else {}
 
-    def following() -> _Vectorised:
-        for k in redraw:
-            seen[k] = task.seen(replicas[k].view, views[k])
-        return inputs()
 
+def _trainable(population: Population) -> dict[str, Tensor]:
+    """A copy of the parameters, to be trained, and of the buffers."""
     state = {k: v.clone() for k, v in population.state.items()}
-    for k in first.parameters:
-        state[k].requires_grad_()
-    return first, state, following if redraw or task.new_batches else None
+    for k, p in population.template.named_parameters():
+        if p.requires_grad:
+            state[k].requires_grad_()
+    return state
 
 
-def _train_together(population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str) -> list[Outcome]:
+class _Inputs:
+    """What all replicas are trained on, epoch after epoch."""
+
+    def __init__(self, population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str) -> None:
+        self.population, self.replicas = population, replicas
+        self.task = task = trainer.task.together(_splits(trainer.task, replicas))
+        self.draws = [batch_draws(task, r.seed, phase, r.network) for r in replicas]
+        self.views = [torch.Generator().manual_seed(derive(r.seed, "view", r.network)) for r in replicas]
+        self.redraw = [k for k, r in enumerate(replicas) if r.view.resample == "epoch"]
+        self.changes = bool(self.redraw) or task.new_batches
+        self.seen: list[Any] = []
+        self._same: list[_Vectorised] = []
+
+    def epoch(self) -> Iterator[_Vectorised]:
+        """The batches of the next epoch."""
+        again = self.redraw if self.seen else range(len(self.replicas))
+        self.seen = self.seen or [None] * len(self.replicas)
+        for k in again:
+            self.seen[k] = self.task.alone(k).seen(self.replicas[k].view, self.views[k])
+        if self.changes or not self._same:
+            batches = self.task.joint_batches(self.seen, self.draws)
+            made = (_Vectorised.build(self.population, batch, self.task) for batch in batches)
+            if self.changes:
+                return made
+            self._same = list(made)
+        return iter(self._same)
+
+
+def _train_together(
+    population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str, hook: Hook | None = None
+) -> list[Outcome]:
     started = time.perf_counter()
-    task, settings, count = trainer.task, trainer.settings, len(replicas)
-    learn, state, following = _prepare(population, trainer, replicas, phase)
-    check = _Vectorised.build(population, [task.original()] * count, task)
-    optimizer = trainer.make_optimizer([state[k] for k in learn.parameters])
+    settings, count = trainer.settings, len(replicas)
+    inputs, state = _Inputs(population, trainer, replicas, phase), _trainable(population)
+    task = inputs.task.watched()
+    check = _Check(population, task)
+    optimizer = trainer.make_optimizer([(k, v) for k, v in state.items() if v.requires_grad])
     if type(optimizer).__name__ not in ELEMENTWISE:
         raise _NotVectorisable(f"{type(optimizer).__name__} may not treat every number by itself")
-    scheduler = trainer.scheduler(optimizer) if trainer.scheduler else None
+    if trainer.keep and population.moments is not None:
+        optimizer.load_state_dict(population.moments)
+    scheduler = trainer.make_scheduler(optimizer)
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise _NotVectorisable("ReduceLROnPlateau follows the loss of one network")
-    best = _Best(population, state, task.device, settings.patience)
+    best = _Best(population, state, task.device, settings)
     history: list[Epoch] = []
 
     def epoch() -> None:
         """One epoch of all replicas: everything stays on the device, nothing waits."""
-        optimizer.zero_grad()
-        with torch.autocast(task.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-            losses = learn.losses(state)
-        losses.sum().backward()
-        optimizer.step()
+        short = torch.autocast(task.device.type, torch.bfloat16, enabled=settings.precision == "bf16")
+        seen: list[Tensor] = []
+        for learn in inputs.epoch():
+            optimizer.zero_grad()
+            with short:
+                losses = learn.losses(state)
+            losses.sum().backward()
+            optimizer.step()
+            seen.append(losses.detach())
+        losses = seen[0] if len(seen) == 1 else torch.stack(seen).mean(0)
         with torch.no_grad():
-            with torch.autocast(task.device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
+            with short:
                 found = check.predict(state)
             found = found.to(next(iter(state.values())).dtype)
             sound = torch.isfinite(found).flatten(1).all(1)
-            best.update(losses.detach(), sound, task.scores(found, "val"), task.part_losses(found, "val"))
+            best.update(losses, sound, task.scores(found, "val"), task.part_losses(found, "val"))
 
-    same = following is None and scheduler is None and task.scores_on_device
+    same = not inputs.changes and scheduler is None and task.scores_on_device
     ours = bool(getattr(population.template, "replicable", False))  # other layers may look at the numbers
     run = _Captured(epoch, optimizer) if same and ours and _capturable(optimizer, task.device) else epoch
     with seeded(derive(replicas[0].seed, phase, replicas[0].network, count)), _precision(settings.precision):
         for k in range(1, settings.epochs + 1):
-            if following is not None and k > 1:
-                learn = following()
             run()
+            if hook is not None:
+                hook(state, k)
             if scheduler is not None:
                 scheduler.step()
             if k % LOOK_EVERY == 0 or k == settings.epochs:
@@ -486,6 +615,7 @@ def _train_together(population: Population, trainer: Trainer, replicas: Sequence
     if isinstance(run, _Captured):
         run.graph.reset()  # its memory goes back now, not when Python happens to collect it
     population.state = best.state
+    population.moments = optimizer.state_dict() if trainer.keep else None
     outcomes = best.outcomes(phase, replicas, (time.perf_counter() - started) / count)
     outcomes[0].history = history  # means over all of them
     return outcomes
@@ -544,15 +674,17 @@ class _Best:
     """
 
     def __init__(
-        self, population: Population, state: Mapping[str, Tensor], device: torch.device, patience: int | None
+        self, population: Population, state: Mapping[str, Tensor], device: torch.device, settings: Training
     ) -> None:
         count = len(population)
-        self.live, self.patience = state, patience
+        self.live, self.settings = state, settings
         self.state = {k: v.detach().clone() for k, v in population.state.items()}
         self.now = torch.zeros((), device=device, dtype=torch.long)
         self.score = torch.full((count,), -math.inf, device=device, dtype=torch.float64)
         self.loss = torch.full((count,), math.inf, device=device, dtype=torch.float64)
         self.epoch = torch.zeros(count, device=device, dtype=torch.long)
+        self.top, self.low = self.score.clone(), self.loss.clone()  # of all epochs, whether best or not
+        self.last = torch.zeros_like(self.epoch)  # the last epoch that reached one of them
         self.active = torch.ones(count, device=device, dtype=torch.bool)
         self.failed = torch.zeros(count, device=device, dtype=torch.long)  # the epoch in which the loss was not finite
         self.training = torch.zeros(count, device=device, dtype=torch.float64)
@@ -566,14 +698,21 @@ class _Best:
         finite = torch.isfinite(training) & sound
         self.failed.copy_(torch.where(self.active & ~finite, self.now, self.failed))
         self.active &= finite
-        better = self.active & ((score > self.score) | ((score == self.score) & (loss < self.loss)))
+        self.last.copy_(torch.where((score >= self.top) | (loss <= self.low), self.now, self.last))
+        self.top.copy_(torch.fmax(self.top, score))
+        self.low.copy_(torch.fmin(self.low, loss))
+        first, second = (self.score - score, loss - self.loss)  # below zero: better
+        if self.settings.select == "loss":
+            first, second = second, first
+        better = self.active & ((first < 0) | ((first == 0) & (second < 0)))
         self.score.copy_(torch.where(better, score, self.score))
         self.loss.copy_(torch.where(better, loss, self.loss))
         self.epoch.copy_(torch.where(better, self.now, self.epoch))
         for k, kept in self.state.items():
             kept.copy_(torch.where(better.view(-1, *[1] * (kept.dim() - 1)), self.live[k].detach(), kept))
-        if self.patience is not None:
-            self.active &= self.now - self.epoch < self.patience
+        if self.settings.patience is not None:
+            last = self.epoch if self.settings.stop == "best" else self.last
+            self.active &= self.now - last < self.settings.patience
 
     def entry(self, phase: str, network: str, epoch: int, epochs: int) -> Epoch:
         """The mean over replicas that have not failed."""
@@ -592,4 +731,5 @@ class _Best:
 
 
 def _why(phase: str, replica: Replica, epoch: int) -> str:
-    return f"{phase}, network {replica.network}, seed {replica.seed}, epoch {epoch}: the loss is not finite"
+    split = f"split {replica.split}, " if replica.split else ""
+    return f"{phase}, network {replica.network}, {split}seed {replica.seed}, epoch {epoch}: the loss is not finite"

@@ -21,10 +21,13 @@ class Training:
     epochs: int = 200
     lr: float = 0.01
     weight_decay: float = 5e-4
-    patience: int | None = None  # epochs without a better validation score before stopping; None: never
+    weight_decays: dict[str, float] = field(default_factory=dict)  # other ones, by parameter name: {"convs.*": 0.01}
+    patience: int | None = None  # epochs without getting better on validation data before stopping; None: never
+    select: str = "score"  # what makes an epoch the best: the validation "score" (then the loss), or the "loss"
+    stop: str = "best"  # patience counts from the "best" epoch, or from the last with the best loss or score ("either")
     batch_size: int = 128  # graphs per batch (graph task only)
     optimizer: str = "Adam"  # a class of torch.optim; a function given in Python is recorded by its name
-    scheduler: str = ""
+    scheduler: str = ""  # "step:50:0.5" (times 0.5 every 50 epochs), "warmup:50" (linear); a function by its name
     metric: str = ""  # empty: the task's own
     precision: str = "float32"  # of populations: or "tf32", "bf16"
 
@@ -32,14 +35,20 @@ class Training:
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise AkeError(f"{name}: must be at least 1, got {getattr(self, name)}")
-        if self.precision not in ("float32", "tf32", "bf16"):
-            raise AkeError(f"precision: {self.precision!r} is not one of float32, tf32, bf16")
+        for name, words in (
+            ("precision", ("float32", "tf32", "bf16")),
+            ("select", ("score", "loss")),
+            ("stop", ("best", "either")),
+        ):
+            if getattr(self, name) not in words:
+                raise AkeError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(words)}")
         if self.patience is not None and self.patience < 1:
             raise AkeError(f"patience: must be at least 1, got {self.patience}")
         if not self.lr > 0:
             raise AkeError(f"lr: must be positive, got {self.lr}")
-        if self.weight_decay < 0:
-            raise AkeError(f"weight_decay: must not be negative, got {self.weight_decay}")
+        for name, decay in (("weight_decay", self.weight_decay), *self.weight_decays.items()):
+            if not isinstance(decay, numbers.Real) or not decay >= 0:
+                raise AkeError(f"{name}: a weight decay must be a number and not negative, got {decay!r}")
 
 
 @dataclass(frozen=True)
@@ -63,14 +72,35 @@ class Exchange:
 
 
 @dataclass(frozen=True)
+class Phases:
+    """What the paper leaves open about its phases."""
+
+    initial: str = "own"  # initial weights of the networks of a ring: each its "own", or "shared" ones
+    retrain_on: str = "view"  # each network is re-trained on its "view", or all on the "original" graph
+    optimizer_state: str = "fresh"  # in re-training, or "kept" from individual learning
+
+    def __post_init__(self) -> None:
+        words = {"initial": ("own", "shared"), "retrain_on": ("view", "original"), "optimizer_state": ("fresh", "kept")}
+        for name, known in words.items():
+            if getattr(self, name) not in known:
+                raise AkeError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(known)}")
+
+
+@dataclass(frozen=True)
 class Settings:
     """All that is needed to repeat a run."""
 
     data: str = "digits"  # a dataset's name, a folder or file, or "given" for a graph passed in Python
     task: str = "node"
-    split: int = 0  # which column, where masks have several
+    features: str = "given"  # or "row" (normalised), "degree", "constant"; see akegnn.data.prepare
+    edges: str = "given"  # or "undirected", "reversed"
+    split: int = 0  # which column, where masks have several, or which drawn split
+    splits: list[int] = field(default_factory=list)  # all of them, where there are several
+    masks: str = "given"  # the graph's own, or "random": 60 / 20 / 20 % of each class, drawn by the split's number
+    labels_per_class: int | None = None  # train on so many nodes of each class, drawn by the split's number
     model: str = "gcn"  # a backbone's name, "package.module:Class", or "given"
     model_args: dict[str, Any] = field(default_factory=dict)
+    preset: str = ""  # where the settings that were not given come from
     recipe: str = "paper"
     views: list[dict[str, Any]] = field(default_factory=list)
     seed: int = 0
@@ -81,6 +111,7 @@ class Settings:
     splits_drawn: str = ""  # what was drawn because the graph did not bring it
     training: Training = field(default_factory=Training)
     exchange: Exchange = field(default_factory=Exchange)
+    phases: Phases = field(default_factory=Phases)
 
 
 def unrepeatable(settings: Settings) -> list[str]:
@@ -111,7 +142,7 @@ def to_toml(settings: Settings) -> str:
         return _quoted(v if isinstance(v, str) else repr(v))
 
     tables = {"": dataclasses.asdict(settings)}
-    for name in ("training", "exchange"):
+    for name in ("training", "exchange", "phases"):
         tables[name] = tables[""].pop(name)
     parts = []
     for name, table in tables.items():
@@ -131,7 +162,7 @@ def from_toml(path: Path) -> Settings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
         raise AkeError(f"{path}: not valid TOML ({e})") from None
     try:
-        for name, kind in (("training", Training), ("exchange", Exchange)):
+        for name, kind in (("training", Training), ("exchange", Exchange), ("phases", Phases)):
             if not isinstance(table.get(name, {}), dict):
                 raise AkeError(f"{name}: must be a table, got {table[name]!r}")
             table[name] = _build(kind, table.get(name, {}), f"{name}.")

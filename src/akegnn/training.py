@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch_geometric.data import Data
 
 from .errors import AkeError, RunFailed
 from .forward import forward
@@ -61,133 +63,187 @@ class Trainer:
     scheduler: MakeScheduler | None = None
     own_loop: OwnLoop | None = None
     chunk: int | None = None  # networks trained at the same time; None: as many as fit memory
+    keep: bool = False  # populations go on with the state that their optimizer had when they were last trained
     on_epoch: Callable[[Epoch], None] = lambda epoch: None
 
     def train(self, model: nn.Module, view: View, phase: str, network: str, seed: int) -> Trained:
         """Train ``model`` in place on ``view`` and put it back to its best validation epoch.
 
-        Which epoch is best is decided on the original data: by validation score, then by validation loss.
+        Which epoch is best is decided on the original data: by validation score, then by validation loss, or by the
+        loss alone (``select``).
         """
-        started = time.perf_counter()
         views = torch.Generator().manual_seed(derive(seed, "view", network))
-        seen = self.task.seen(view, views)
+        job = _Job(model, view, self.task.seen(view, views), views, phase, network, seed, time.perf_counter())
         with seeded(derive(seed, phase, network)):
-            if self.own_loop is not None:
-                return self._own(model, view, seen, views, phase, network, seed, started)
-            return self._loop(model, view, seen, views, phase, network, seed, started)
+            return self._own(job) if self.own_loop is not None else self._loop(job)
 
-    def _loop(
-        self,
-        model: nn.Module,
-        view: View,
-        seen: Any,
-        views: torch.Generator,
-        phase: str,
-        network: str,
-        seed: int,
-        started: float,
-    ) -> Trained:
-        optimizer = self.make_optimizer(model.parameters())
-        scheduler = self.scheduler(optimizer) if self.scheduler else None
-        draws = torch.Generator().manual_seed(derive(seed, phase, network, "batches"))
-        best = (-math.inf, -math.inf)
-        best_state, best_epoch = copy.deepcopy(model.state_dict()), 0
+    def _loop(self, job: _Job) -> Trained:
+        model, settings = job.model, self.settings
+        optimizer = self.make_optimizer(model.named_parameters())
+        scheduler = self.make_scheduler(optimizer)
+        draws = batch_draws(self.task, job.seed, job.phase, job.network)
+        watched = self.task.watched()
+        best = _Best(copy.deepcopy(model.state_dict()), by_loss=settings.select == "loss")
         history: list[Epoch] = []
-        for epoch in range(1, self.settings.epochs + 1):
-            if epoch > 1 and view.resample == "epoch":
-                seen = self.task.seen(view, views)
-            loss = self._epoch(model, optimizer, seen, draws, phase, network, epoch)
+        for epoch in range(1, settings.epochs + 1):
+            if epoch > 1 and job.view.resample == "epoch":
+                job.seen = self.task.seen(job.view, job.views)
+            loss = self._epoch(job, optimizer, draws, epoch)
             if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 scheduler.step(loss)
             elif scheduler is not None:
                 scheduler.step()
-            prediction = evaluate(model, self.task)
-            score = self._judged(prediction, f"{phase}, network {network}, epoch {epoch}")
-            standing = (score, -float(self.task.part_loss(prediction, "val")))
-            if standing > best:
-                best, best_epoch = standing, epoch
-                for name, value in model.state_dict().items():
-                    best_state[name].copy_(value)
-            history.append(Epoch(phase, network, epoch, self.settings.epochs, loss, score, best[0]))
+            prediction = evaluate(model, watched)
+            score = self._judged(watched, prediction, f"{job.where}, epoch {epoch}")
+            best.update(epoch, score, float(watched.part_loss(prediction, "val")), model)
+            history.append(Epoch(job.phase, job.network, epoch, settings.epochs, loss, score, best.score))
             self.on_epoch(history[-1])
-            if self.settings.patience is not None and epoch - best_epoch >= self.settings.patience:
+            last = best.epoch if settings.stop == "best" else best.last
+            if settings.patience is not None and epoch - last >= settings.patience:
                 break
-        model.load_state_dict(best_state)
-        return Trained(model, best_epoch, best[0], time.perf_counter() - started, history)
+        model.load_state_dict(best.state)
+        return Trained(model, best.epoch, best.score, time.perf_counter() - job.started, history)
 
-    def _epoch(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        seen: Any,
-        draws: torch.Generator,
-        phase: str,
-        network: str,
-        epoch: int,
-    ) -> float:
-        model.train()
+    def _epoch(self, job: _Job, optimizer: torch.optim.Optimizer, draws: torch.Generator, epoch: int) -> float:
+        job.model.train()
         total, count = 0.0, 0
-        for batch in self.task.batches(seen, draws):
+        for batch in self.task.batches(job.seen, draws):
             optimizer.zero_grad()
-            loss = self.task.loss(forward(model, batch), batch)
+            loss = training_loss(job.model, batch, self.task)
             value = float(loss.detach())
             if not math.isfinite(value):
-                raise RunFailed(f"{phase}, network {network}, epoch {epoch}: the loss is {value}; try a smaller lr")
+                raise RunFailed(f"{job.where}, epoch {epoch}: the loss is {value}; try a smaller lr")
             loss.backward()
             optimizer.step()
             total, count = total + value, count + 1
         return total / count
 
-    def _own(
-        self,
-        model: nn.Module,
-        view: View,
-        seen: Any,
-        views: torch.Generator,
-        phase: str,
-        network: str,
-        seed: int,
-        started: float,
-    ) -> Trained:
+    def _own(self, job: _Job) -> Trained:
         """A person's own loop: called with the model and the view's data, and whatever else its signature asks for."""
         assert self.own_loop is not None
+        model = job.model
         offers = {
             "epochs": self.settings.epochs,
-            "seed": derive(seed, phase, network),
-            "phase": phase,
-            "redraw": lambda: self.task.seen(view, views),
+            "seed": derive(job.seed, job.phase, job.network),
+            "phase": job.phase,
+            "redraw": lambda: self.task.seen(job.view, job.views),
         }
         wanted = inspect.signature(self.own_loop).parameters
-        returned = self.own_loop(model, seen, **{k: v for k, v in offers.items() if k in wanted})
+        returned = self.own_loop(model, job.seen, **{k: v for k, v in offers.items() if k in wanted})
         if isinstance(returned, nn.Module):
             model = returned
         elif returned is not None:
             raise AkeError(f"train: must return the model or None, returned {type(returned).__name__}")
-        score = self._judged(evaluate(model, self.task), f"{phase}, network {network}")
-        entry = Epoch(phase, network, 1, 1, math.nan, score, score)
+        score = self._judged(self.task, evaluate(model, self.task), job.where)
+        entry = Epoch(job.phase, job.network, 1, 1, math.nan, score, score)
         self.on_epoch(entry)
-        return Trained(model, 1, score, time.perf_counter() - started, [entry])
+        return Trained(model, 1, score, time.perf_counter() - job.started, [entry])
 
-    def _judged(self, prediction: Tensor, where: str) -> float:
+    def _judged(self, task: Task, prediction: Tensor, where: str) -> float:
         """The validation score; a prediction or a score that is not a number is a failure."""
         if not bool(torch.isfinite(prediction).all()):
             raise RunFailed(f"{where}: the network predicts NaN or infinity; try a smaller lr")
-        score = self.task.score(prediction, "val")
+        score = task.score(prediction, "val")
         if math.isnan(score):
-            raise RunFailed(f"{where}: the metric {self.task.metric_name} is nan")
+            raise RunFailed(f"{where}: the metric {task.metric_name} is nan")
         return score
 
-    def make_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """A fresh optimizer."""
+    def make_optimizer(self, parameters: Iterable[tuple[str, Tensor]]) -> torch.optim.Optimizer:
+        """A fresh optimizer of named parameters; each name's weight decay is that of the first pattern it matches."""
+        named = list(parameters)
         if self.optimizer is not None:
-            return self.optimizer(parameters)
+            return self.optimizer([p for _, p in named])
         kind = getattr(torch.optim, self.settings.optimizer, None)
         if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
             raise AkeError(f"optimizer: torch.optim has no {self.settings.optimizer!r}")
+        for pattern in self.settings.weight_decays:
+            if len(named) > 1 and not any(fnmatchcase(name, pattern) for name, _ in named):
+                raise AkeError(f"weight_decays: no parameter is called {pattern!r} (there is {named[0][0]})")
+        groups: dict[float, list[Tensor]] = {}
+        for name, p in named:
+            patterns = self.settings.weight_decays.items()
+            decay = next((d for pattern, d in patterns if fnmatchcase(name, pattern)), self.settings.weight_decay)
+            groups.setdefault(decay, []).append(p)
         try:
-            return kind(parameters, lr=self.settings.lr, weight_decay=self.settings.weight_decay)  # type: ignore[call-arg]
+            return kind(  # type: ignore[call-arg]
+                [{"params": group, "weight_decay": decay} for decay, group in groups.items()],
+                lr=self.settings.lr,
+                weight_decay=self.settings.weight_decay,
+            )
         except (TypeError, ValueError) as e:
             raise AkeError(f"optimizer: {self.settings.optimizer} cannot be used ({e})") from None
+
+    def make_scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
+        """A fresh scheduler, the one given or the one that the settings name; ``None`` without."""
+        if self.scheduler is not None:
+            return self.scheduler(optimizer)
+        if not self.settings.scheduler:
+            return None
+        try:
+            match self.settings.scheduler.split(":"):
+                case ["step", epochs, factor] if int(epochs) > 0 and float(factor) > 0:
+                    return torch.optim.lr_scheduler.StepLR(optimizer, int(epochs), float(factor))
+                case ["warmup", epochs] if (rise := int(epochs)) > 0:
+                    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: min(1.0, (epoch + 1) / rise))
+        except ValueError:
+            pass
+        raise AkeError(f"scheduler: {self.settings.scheduler!r} is neither step:EPOCHS:FACTOR nor warmup:EPOCHS")
+
+
+@dataclass
+class _Job:
+    """One network to train."""
+
+    model: nn.Module
+    view: View
+    seen: Any
+    views: torch.Generator
+    phase: str
+    network: str
+    seed: int
+    started: float
+
+    @property
+    def where(self) -> str:
+        return f"{self.phase}, network {self.network}"
+
+
+@dataclass
+class _Best:
+    """The best epoch so far, and the last one that was as good as any before by score or by loss."""
+
+    state: dict[str, Tensor]
+    by_loss: bool
+    standing: tuple[float, float] = (-math.inf, -math.inf)
+    epoch: int = 0
+    score: float = -math.inf
+    top: float = -math.inf
+    low: float = math.inf
+    last: int = 0
+
+    def update(self, epoch: int, score: float, loss: float, model: nn.Module) -> None:
+        if score >= self.top or loss <= self.low:
+            self.last = epoch
+        self.top, self.low = max(self.top, score), min(self.low, loss)
+        standing = (-loss, score) if self.by_loss else (score, -loss)
+        if standing > self.standing:
+            self.standing, self.epoch, self.score = standing, epoch, score
+            for name, value in model.state_dict().items():
+                self.state[name].copy_(value)
+
+
+def batch_draws(task: Task, seed: int, phase: str, network: str) -> torch.Generator:
+    """What decides the batches of a training."""
+    return torch.Generator().manual_seed(derive(seed if task.own_batches else 0, phase, network, "batches"))
+
+
+def training_loss(model: nn.Module, batch: Data, task: Task) -> Tensor:
+    """The task's loss on a batch, or the model's own: ``model.training_loss(batch, loss)``, with ``loss(output)`` the
+    task's."""
+    own = getattr(model, "training_loss", None)
+    if own is not None:
+        return own(batch, lambda out: task.loss(out, batch))  # type: ignore[no-any-return]
+    return task.loss(forward(model, batch), batch)
 
 
 def evaluate(model: nn.Module, task: Task) -> Tensor:

@@ -124,7 +124,7 @@ def test_training_negatives_do_not_tell_which_pairs_are_held_out():
     generator = torch.Generator().manual_seed(0)
     drawn: dict[tuple[int, int], int] = {}
     for _ in range(400):
-        batch = task.whole_batch(task.data, generator)
+        (batch,) = task.batches(task.data, generator)
         for pair in batch.edge_label_index[:, batch.edge_label == 0].t().tolist():
             drawn[tuple(sorted(pair))] = drawn.get(tuple(sorted(pair)), 0) + 1
     held, free = positives(task, "test"), [tuple(p) for p in pairs.t().tolist() if tuple(p) not in pairs_of(edges)]

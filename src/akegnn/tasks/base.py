@@ -70,6 +70,8 @@ class Task(ABC):
     splits_drawn: str = ""  # a note where splits were not given
     example: Data  # one graph, to find out how a model is called
     sizes: dict[str, int]  # of the parts
+    split: int = 0
+    several: Sequence[Task] = ()  # one for each replica, where they have splits of their own and are trained alone
 
     def __init__(self, metric: str | Metric | None) -> None:
         if metric is not None and not callable(metric) and metric not in METRICS:
@@ -110,6 +112,8 @@ class Task(ABC):
 
     def scores(self, predictions: Tensor, part: str) -> Tensor:
         """The metric of each replica's prediction, ``[R, ...] -> [R]``."""
+        if self.several:
+            return torch.cat([t.scores(p[None], part) for t, p in zip(self.several, predictions, strict=True)])
         if self._metric is accuracy:  # the usual one, without leaving the device
             target = self.part(predictions[0], part)[1]
             return torch.vmap(lambda p: (self.part(p, part)[0].argmax(-1) == target).double().mean())(predictions)
@@ -120,9 +124,15 @@ class Task(ABC):
         """The loss of each replica's prediction, ``[R, ...] -> [R]``."""
         return torch.vmap(lambda p: self.part_loss(p, part))(predictions)
 
-    # What populations need, where a task has it: all of an epoch in one batch.
+    def watched(self) -> Task:
+        """The task that is looked at after every epoch: only its validation part must be right."""
+        return self
 
-    new_batches = False  # whether every epoch has a batch of its own
+    # What populations need: the batches of all replicas side by side, and the graphs that predictions are made on.
+
+    new_batches = False  # whether every epoch has batches of its own
+    own_batches = True  # whether every seed has batches of its own
+    mixes_splits = False  # whether replicas on different splits can be trained together
 
     @property
     def scores_on_device(self) -> bool:
@@ -132,18 +142,19 @@ class Task(ABC):
     @property
     def device(self) -> torch.device:
         """Where the data is."""
-        return self.example.edge_index.device
+        return self.example.edge_index.device  # type: ignore[no-any-return]
 
-    def whole_batch(self, seen: Any, generator: torch.Generator) -> Data | None:
-        """The one training batch of an epoch; ``None`` where there are several."""
-        return None
+    def joint_batches(self, seen: Sequence[Any], generators: Sequence[torch.Generator]) -> Iterator[list[Data]]:
+        """The training batches of one epoch, of all replicas side by side."""
+        each = (self.alone(k).batches(s, g) for k, (s, g) in enumerate(zip(seen, generators, strict=True)))
+        return (list(batches) for batches in zip(*each, strict=True))
 
-    def original(self) -> Data | None:
-        """The one graph that predictions are made on; ``None`` where there are several."""
-        return None
+    @abstractmethod
+    def originals(self) -> list[Data]:
+        """What predictions are made on, one or several batches; the outputs are put one after another."""
 
     def read_out(self, out: Tensor) -> Tensor:
-        """The prediction, from the model's output on :meth:`original`."""
+        """The prediction, from the model's output on :meth:`originals`."""
         return out
 
     @abstractmethod
@@ -155,6 +166,23 @@ class Task(ABC):
         stacked = torch.stack([p.softmax(-1) for p in predictions])
         votes = torch.nn.functional.one_hot(stacked.argmax(-1), stacked.shape[-1]).sum(0)
         return votes + 0.5 * stacked.mean(0)  # the mean is at most 1, so it decides between equal votes and no others
+
+    @abstractmethod
+    def at(self, split: int) -> Task:
+        """The same task on another split."""
+
+    def together(self, splits: Sequence[int]) -> Task:
+        """The task of replicas that each have a split of their own."""
+        if all(s == self.split for s in splits):
+            return self
+        each = {split: self.at(split) for split in dict.fromkeys(splits)}
+        task = copy.copy(self)
+        task.several = [each[split] for split in splits]
+        return task
+
+    def alone(self, replica: int) -> Task:
+        """The task of one of the replicas."""
+        return self.several[replica] if self.several else self
 
     @abstractmethod
     def to(self, device: torch.device) -> Task:
@@ -188,7 +216,7 @@ def _changed(task: Task, change: Callable[[Any], Any]) -> Task:
         return value
 
     task = copy.copy(task)
-    task.__dict__ = {k: changed(v) for k, v in task.__dict__.items()}
+    task.__dict__ = {k: changed(v) for k, v in task.__dict__.items() if not k.startswith("_cached")}
     return task
 
 

@@ -14,10 +14,100 @@ from ..data.splits import PARTS, complete
 from ..errors import AkeError
 from ..forward import forward
 from ..settings import derive
-from ..views import View
+from ..views import Original, View
 from .base import Metric, Task, check_classes, check_graph, check_outputs, move
 
 EVALUATION_BATCH = 512
+
+
+class Graphs(list[Data]):
+    """Graphs that are put into batches again and again: laid end to end once, so that a batch is a few look-ups.
+
+    Batches are what PyG's ``Batch.from_data_list`` makes. Graphs with more than tensors of nodes, of edges and one
+    label are left to it.
+    """
+
+    def __init__(self, graphs: Sequence[Data]) -> None:
+        super().__init__(graphs)
+        self._kinds = self._flat()
+        self._known: tuple[Graphs, set[str]] | None = None
+        if self._kinds is None:
+            return
+        self._nodes = torch.tensor([g.num_nodes for g in graphs])
+        self._edges = torch.tensor([g.num_edges for g in graphs])
+        self._first_node, self._first_edge = (c.cumsum(0) - c for c in (self._nodes, self._edges))
+        self._tensors = {
+            key: torch.cat([g[key].view(1) if kind == "graph" else g[key] for g in graphs], -1 if kind == "ends" else 0)
+            for key, kind in self._kinds.items()
+        }
+
+    def _flat(self) -> dict[str, str] | None:
+        """What each tensor has a row of: nodes, edges or graphs."""
+        kinds = {}
+        for key, value in self[0].items():
+            if not isinstance(value, Tensor) or value.layout != torch.strided:
+                return None
+            if key == "edge_index":
+                kinds[key] = "ends"
+            elif key == "y" and value.numel() == 1:
+                kinds[key] = "graph"
+            elif self[0].is_edge_attr(key) and key.startswith("edge_"):
+                kinds[key] = "edge"
+            elif key == "x" or (key == "pos" and self[0].is_node_attr(key)):
+                kinds[key] = "node"
+            else:
+                return None
+        return kinds if all(set(g.keys()) == set(kinds) for g in self) else None
+
+    def _common(self, other: Graphs) -> set[str]:
+        """What these graphs share with others, tensor for tensor: views leave most of a graph as it is."""
+        if self._known is None or self._known[0] is not other:
+            keys = (self._kinds or {}).keys() & (other._kinds or {}).keys()
+            common = {key for key in keys if all(a[key] is b[key] for a, b in zip(self, other, strict=True))}
+            if keys and torch.equal(self._nodes, other._nodes):
+                common.add("batch")
+            self._known = other, common
+        return self._known[1]
+
+    def batch(self, members: Tensor, other: Graphs | None = None, alike: Data | None = None) -> Data:
+        """The graphs ``members`` as one; what they share with ``other`` is taken from its batch ``alike``."""
+        if other is self and alike is not None:
+            return alike
+        if self._kinds is None:
+            return Batch.from_data_list([self[i] for i in members.tolist()])
+        common = self._common(other) if other is not None and alike is not None else set()
+        device = self._tensors["edge_index"].device
+        nodes, edges = self._nodes[members], self._edges[members]
+        starts = nodes.cumsum(0) - nodes
+        rows = {
+            "node": _ranges(self._first_node[members], nodes).to(device),
+            "edge": _ranges(self._first_edge[members], edges).to(device),
+            "graph": members.to(device),
+        }
+        batch = Batch()
+        for key, kind in self._kinds.items():
+            if key in common:
+                batch[key] = alike[key]  # type: ignore[index]
+            elif kind == "ends":
+                shift = starts.repeat_interleave(edges).to(device)
+                batch[key] = self._tensors[key].index_select(1, rows["edge"]) + shift
+            else:
+                batch[key] = self._tensors[key].index_select(0, rows[kind])
+        if "batch" in common:
+            batch.batch = alike.batch  # type: ignore[union-attr]
+        else:
+            batch.batch = torch.arange(len(members)).repeat_interleave(nodes).to(device)
+        batch._num_graphs = len(members)
+        return batch
+
+
+def _in_batches(graphs: Sequence[Data]) -> list[Data]:
+    return [Batch.from_data_list(graphs[k : k + EVALUATION_BATCH]) for k in range(0, len(graphs), EVALUATION_BATCH)]
+
+
+def _ranges(first: Tensor, count: Tensor) -> Tensor:
+    """``first[0], first[0] + 1, ...`` (``count[0]`` of them), then those of the next, and so on."""
+    return torch.arange(int(count.sum())) + (first - (count.cumsum(0) - count)).repeat_interleave(count)
 
 
 class GraphTask(Task):
@@ -27,7 +117,12 @@ class GraphTask(Task):
     metric_name = "accuracy"
 
     def __init__(
-        self, graphs: Sequence[Data], split: int = 0, metric: str | Metric | None = None, batch_size: int = 128
+        self,
+        graphs: Sequence[Data],
+        split: int = 0,
+        metric: str | Metric | None = None,
+        batch_size: int = 128,
+        masks: str = "given",
     ) -> None:
         super().__init__(metric)
         graphs = list(graphs)
@@ -40,33 +135,81 @@ class GraphTask(Task):
             if graph.x.shape[1] != graphs[0].x.shape[1]:
                 raise AkeError(f"data[{k}].x: {graph.x.shape[1]} features, data[0] has {graphs[0].x.shape[1]}")
         self.labels = torch.cat([g.y.view(1) for g in graphs])
-        marks = [g.get("split") for g in graphs]
-        if any(m is not None and m not in PARTS for m in marks):
-            raise AkeError(f"data[...].split: must be one of {', '.join(PARTS)}")
+        if masks not in ("given", "random"):
+            raise AkeError(f"masks: {masks!r} is not one of given, random")
+        self._marks = [g.get("split") for g in graphs] if masks == "given" else [None] * len(graphs)
         graphs = [copy.copy(g) for g in graphs]
         for g in graphs:  # not part of a batch: some graphs may have no mark
-            if "split" in g:
-                del g.split
+            for key in ("split", "split_degree"):
+                if key in g:
+                    del g[key]
+        self.graphs, self.batch_size, self.features = graphs, batch_size, graphs[0].x.shape[1]
+        self.evaluated = _in_batches(graphs)
+        self.example = graphs[0]
+        marks = [m if isinstance(m, list | tuple) else [m] for m in self._marks]
+        marked = [int(y) for y, mark in zip(self.labels, marks, strict=True) if any(m is not None for m in mark)]
+        self.outputs = max(marked, default=-1) + 1  # of any split: a network serves them all
+        self._take(split)
+
+    def _take(self, split: int) -> None:
+        """Settle which graph is in which part; ``graph.split`` is its name, or a list with one for each split."""
+        self.split = split
+        marks = []
+        for k, mark in enumerate(self._marks):
+            if isinstance(mark, list | tuple):
+                if not 0 <= split < len(mark):
+                    raise AkeError(f"data[{k}].split: has splits 0 to {len(mark) - 1}, asked for {split}")
+                mark = mark[split]
+            marks.append(mark)
+        if any(m is not None and m not in PARTS for m in marks):
+            raise AkeError(f"data[...].split: must be one of {', '.join(PARTS)}")
         given = {p: torch.tensor([k for k, m in enumerate(marks) if m == p]) for p in PARTS if p in marks}
         self.parts, self.splits_drawn = complete(
-            given, torch.arange(len(graphs)), self.labels.cpu(), derive(split, "splits")
+            given, torch.arange(len(marks)), self.labels.cpu(), derive(split, "splits")
         )
-        self.outputs = check_classes(self.labels, self.parts)
-        self.batch_size, self.features = batch_size, graphs[0].x.shape[1]
-        self.train_graphs = [graphs[k] for k in self.parts["train"].tolist()]
-        self.evaluated = [
-            Batch.from_data_list(graphs[k : k + EVALUATION_BATCH]) for k in range(0, len(graphs), EVALUATION_BATCH)
-        ]
-        self.example = graphs[0]
+        self.outputs = max(self.outputs, check_classes(self.labels.cpu(), self.parts))
+        self.parts = {part: members.to(self.labels.device) for part, members in self.parts.items()}
+        self.train_graphs = [self.graphs[k] for k in self.parts["train"].tolist()]
         self.sizes = {part: len(members) for part, members in self.parts.items()}
 
-    def seen(self, view: View, generator: torch.Generator) -> list[Data]:
-        return [view(graph, generator) for graph in self.train_graphs]
+    def at(self, split: int) -> GraphTask:
+        other = copy.copy(self)
+        for key in [k for k in other.__dict__ if k.startswith("_cached")]:
+            del other.__dict__[key]
+        other._take(split)
+        return other
 
-    def batches(self, seen: list[Data], generator: torch.Generator) -> Iterator[Data]:
-        order = torch.randperm(len(seen), generator=generator).tolist()
-        for k in range(0, len(seen), self.batch_size):
-            yield Batch.from_data_list([seen[i] for i in order[k : k + self.batch_size]])
+    def seen(self, view: View, generator: torch.Generator) -> Graphs:
+        if not isinstance(view, Original):
+            return Graphs([view(graph, generator) for graph in self.train_graphs])
+        if "_cached_graphs" not in self.__dict__:  # the same for all networks that see them as they are
+            self._cached_graphs = Graphs(self.train_graphs)
+        return self._cached_graphs
+
+    new_batches = True
+    own_batches = False  # which graphs come together is the same for all seeds, as the splits are
+
+    def batches(self, seen: Graphs, generator: torch.Generator) -> Iterator[Data]:
+        return (batches[0] for batches in self.joint_batches([seen], [generator]))
+
+    def joint_batches(self, seen: Sequence[Graphs], generators: Sequence[torch.Generator]) -> Iterator[list[Data]]:
+        order = torch.randperm(len(seen[0]), generator=generators[0])
+        for part in order.split(self.batch_size):
+            first = seen[0].batch(part)
+            yield [first, *(s.batch(part, seen[0], first) for s in seen[1:])]
+
+    def originals(self) -> list[Data]:
+        return self.evaluated
+
+    def watched(self) -> GraphTask:
+        if "_cached_watched" not in self.__dict__:
+            task = copy.copy(self)
+            members = self.parts["val"]
+            task.labels = self.labels[members]
+            task.evaluated = _in_batches([self.graphs[k] for k in members.tolist()])
+            task.parts = {"val": torch.arange(len(members), device=members.device)}
+            self._cached_watched = task
+        return self._cached_watched
 
     def loss(self, out: Tensor, batch: Data) -> Tensor:
         check_outputs(self.name, out, self.outputs)

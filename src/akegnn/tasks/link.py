@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -35,6 +36,7 @@ class LinkTask(Task):
         if not is_undirected(data.edge_index, num_nodes=data.num_nodes):
             raise AkeError("data.edge_index: the link task needs an undirected graph (both directions of every edge)")
         self.nodes, self.outputs, self.features = int(data.num_nodes or 0), outputs, data.x.shape[1]
+        self.split, self._given, self._metric_given = split, data, metric
         generator = torch.Generator().manual_seed(derive(split, "links"))
         if metric in ("accuracy", "f1"):
             raise AkeError(f"metric: {metric} is of classes; the link task has scores (roc_auc, average_precision)")
@@ -47,7 +49,7 @@ class LinkTask(Task):
             raise AkeError(f"data.edge_index: {len(once)} undirected edges are too few to hold some out; 20 are needed")
         once = once[torch.randperm(len(once), generator=generator).to(once.device)]
         held = {"val": max(1, int(VALIDATION * len(once))), "test": max(1, int(TEST * len(once)))}
-        every = self._ids(data.edge_index).unique()
+        every = self._ids(data.edge_index).unique().cpu().numpy()
         self.pairs, self.targets = {}, {}
         start = 0
         for part, size in held.items():
@@ -59,7 +61,7 @@ class LinkTask(Task):
         self.train_targets = (torch.arange(2 * (len(once) - start)) < len(once) - start).float().to(once.device)
         self.data = self._training_graph(data)
         # Held-out edges are not known in training: never to draw them as negatives would give them away.
-        self.known = self._ids(self.data.edge_index).unique()
+        self.known = self._ids(self.data.edge_index).unique().cpu().numpy()  # an array: it stays where draws are made
         self.example = self.data
         self.sizes = {"train": len(once) - start, **held}
 
@@ -71,35 +73,37 @@ class LinkTask(Task):
     def _ids(self, pairs: Tensor) -> Tensor:
         return pairs.amin(0) * self.nodes + pairs.amax(0)
 
-    def unjoined(self, count: int, generator: torch.Generator, edges: Tensor) -> Tensor:
-        """``count`` pairs of different nodes, none of them one of ``edges``."""
+    def unjoined(self, count: int, generator: torch.Generator, edges: np.ndarray) -> Tensor:
+        """``count`` pairs of different nodes, none of them one of ``edges``, sorted ids of pairs."""
         found = torch.empty(2, 0, dtype=torch.long)
-        known = edges.cpu()
+        known = torch.from_numpy(edges)
         for _ in range(100):
             draw = torch.randint(self.nodes, (2, 2 * (count - found.shape[1]) + 8), generator=generator)
-            draw = draw[:, (draw[0] != draw[1]) & ~torch.isin(self._ids(draw), known)]
+            ids = self._ids(draw)
+            joined = known[torch.searchsorted(known, ids).clamp_max(len(known) - 1)] == ids
+            draw = draw[:, (draw[0] != draw[1]) & ~joined]
             found = torch.cat([found, draw], dim=1)[:, :count]
             if found.shape[1] == count:
-                return found.to(edges.device)
+                return found.to(self._given.edge_index.device)
         raise AkeError("data.edge_index: too dense to find pairs without an edge")
 
     def seen(self, view: View, generator: torch.Generator) -> Data:
         return view(self.data, generator)
 
+    def at(self, split: int) -> LinkTask:
+        return self if split == self.split else LinkTask(self._given, split, self._metric_given, self.outputs)
+
     new_batches = True
 
     def batches(self, seen: Data, generator: torch.Generator) -> Iterator[Data]:
-        yield self.whole_batch(seen, generator)
-
-    def whole_batch(self, seen: Data, generator: torch.Generator) -> Data:
         joined = self.pairs["train"]
         batch = copy.copy(seen)
         batch.edge_label_index = torch.cat([joined, self.unjoined(joined.shape[1], generator, self.known)], dim=1)
         batch.edge_label = self.train_targets
-        return batch
+        yield batch
 
-    def original(self) -> Data | None:
-        return self.data
+    def originals(self) -> list[Data]:
+        return [self.data]
 
     def read_out(self, out: Tensor) -> Tensor:
         return torch.cat([_scores(out, self.pairs[part]) for part in ("val", "test")])
