@@ -15,8 +15,9 @@ import akegnn
 SOURCE = Path(akegnn.__file__).parent
 # From the ground up: a room imports only rooms that stand before it (and modules of its own).
 ROOMS = [
-    *("errors", "settings", "forward", "views", "channels", "strategies", "exchange", "data", "propagate"),
-    *("backbones", "tasks", "models", "training", "population", "fit", "runs", "progress", "cli"),
+    *("errors", "settings", "presets", "forward", "views", "channels", "strategies", "exchange", "data", "propagate"),
+    *("backbones", "tasks", "models", "training", "population", "phases", "methods", "fit", "runs"),
+    *("stats", "store", "experiments", "progress", "cli"),
 ]
 # (module, imported room): imports inside a function that look up the stairs, each with its reason.
 ALLOWED = {
@@ -134,7 +135,8 @@ def test_no_module_needs_what_is_not_installed_with_it(path):
     for node in ast.walk(ast.parse(path.read_text())):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
-        assert not {n.split(".")[0] for n in names} & set(HEAVY), f"line {node.lineno}"
+        optional = {"matplotlib"} if path.parent.name == "experiments" else set()  # an extra, imported where used
+        assert not {n.split(".")[0] for n in names} & (set(HEAVY) - optional), f"line {node.lineno}"
 
 
 def test_importing_the_package_imports_nothing_heavy():

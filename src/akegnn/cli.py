@@ -17,17 +17,20 @@ from rich.table import Table
 from torch import nn
 from torch_geometric.data import Batch, Data
 
-from . import __version__, data, runs
+from . import __version__, data, experiments, runs
 from .channels import explain as explain_model
+from .data.prepare import prepare
 from .errors import AkeError, RunFailed
 from .exchange import Swap
 from .exchange import exchange as exchange_networks
-from .fit import Plan, Results, plan, seed_list
+from .experiments import EXPERIMENTS
+from .fit import Plan, Results, number_list, plan
 from .forward import forward
 from .models import build, complete_arguments, find_class
 from .progress import Display
 from .settings import Exchange, Settings, from_toml, unrepeatable
-from .tasks import TASKS, GraphTask, LinkTask, NodeTask, make_task
+from .store import Store
+from .tasks import TASKS, LinkTask, make_task
 from .tasks.base import cast, check_graph, precision_of
 from .views import VIEWS, from_spec
 
@@ -40,6 +43,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="The datasets that are known by name.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+results_app = typer.Typer(help="Stores of results.", no_args_is_help=True)
+app.add_typer(results_app, name="results")
 
 DataOption = Annotated[
     str,
@@ -53,6 +58,10 @@ ModelOption = Annotated[
 ]
 ArgOption = Annotated[
     list[str] | None, typer.Option("--model-arg", help="key=value, passed to the model; may be repeated.")
+]
+RootOption = Annotated[
+    Path | None,
+    typer.Option(help="A folder with data files; then AKEGNN_DATA and the cache are looked in.", show_default=False),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
@@ -102,18 +111,39 @@ def train(
     ] = None,
     resample: Annotated[str | None, typer.Option(help="Draw the views `once`, or anew in every `epoch`.")] = None,
     recipe: Annotated[str, typer.Option(help="A named full setting; what you give besides overrides it.")] = "paper",
+    preset: Annotated[
+        bool, typer.Option(help="Use the settings known for the model on the dataset, where there are such.")
+    ] = True,
     seed: Annotated[int, typer.Option(help="Of weights, views and dropout.")] = 0,
     seeds: Annotated[
         int | None, typer.Option(help="So many seeds at once, from --seed on: mean, deviation, interval.")
     ] = None,
     split: Annotated[int, typer.Option(help="Which split, where the data has several.")] = 0,
+    splits: Annotated[int | None, typer.Option(help="So many splits at once, from --split on.")] = None,
+    masks: Annotated[str, typer.Option(help="The graph's own splits (`given`), or `random` ones.")] = "given",
+    labels_per_class: Annotated[
+        int | None, typer.Option(help="Train on so many nodes of each class, drawn by the split's number.")
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(show_default="given", help="given, row (normalised), degree or constant.")
+    ] = None,
+    edges: Annotated[str | None, typer.Option(show_default="given", help="given, undirected or reversed.")] = None,
     epochs: Annotated[int | None, typer.Option(show_default="200", help="Epochs of each phase.")] = None,
     lr: Annotated[float | None, typer.Option(show_default="0.01", help="Learning rate.")] = None,
     weight_decay: Annotated[float | None, typer.Option(show_default="0.0005", help="Weight decay.")] = None,
     patience: Annotated[
         int | None, typer.Option(help="Stop after so many epochs without a better validation score.")
     ] = None,
+    select: Annotated[
+        str | None, typer.Option(show_default="score", help="The best epoch by validation `score` or `loss`.")
+    ] = None,
+    stop: Annotated[
+        str | None,
+        typer.Option(show_default="best", help="Patience counts from the `best` epoch by that, or `either`."),
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(show_default="128", help="Graphs per batch (graph task).")] = None,
     optimizer: Annotated[str | None, typer.Option(show_default="Adam", help="A class of torch.optim.")] = None,
+    scheduler: Annotated[str | None, typer.Option(help="step:EPOCHS:FACTOR or warmup:EPOCHS.")] = None,
     metric: Annotated[str | None, typer.Option(help="accuracy, f1, roc_auc or average_precision.")] = None,
     strategy: Annotated[str | None, typer.Option(show_default="adaptive", help="How channels are chosen.")] = None,
     channels: Annotated[
@@ -129,6 +159,7 @@ def train(
     baseline: Annotated[bool, typer.Option(help="Also train a network on the original graph, to compare with.")] = True,
     precision: Annotated[str | None, typer.Option(help="With --seeds: float32, tf32 or bf16.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    data_root: RootOption = None,
     out: Annotated[
         Path | None, typer.Option(show_default="runs/DATA-MODEL-TASK-SEED", help="The run folder to write.")
     ] = None,
@@ -148,10 +179,11 @@ def train(
 
       akegnn train my_graph/ --model my_models:Net --model-arg hidden=32
     """
-    many = seed_list(seeds, seed) if seeds is not None else []
+    many = number_list("seeds", seeds, seed) if seeds is not None else []
+    parts = number_list("splits", splits, split) if splits is not None else []
     if config is not None:
         recorded = from_toml(config)
-        prepared, many = _plan_from(config, recorded), recorded.seeds
+        prepared, many, parts = _plan_from(config, recorded), recorded.seeds, recorded.splits
     else:
         swapping = {
             "strategy": strategy,
@@ -168,22 +200,37 @@ def train(
             views=view or None,
             resample=resample,
             recipe=recipe,
+            preset=preset,
             seed=seed,
             split=split,
+            masks=masks,
+            labels_per_class=labels_per_class,
+            features=features,
+            edges=edges,
             epochs=epochs,
             lr=lr,
             weight_decay=weight_decay,
             patience=patience,
+            select=select,
+            stop=stop,
+            batch_size=batch_size,
             optimizer=optimizer,
+            scheduler=scheduler,
             metric=metric,
+            data_root=data_root,
             exchange={k: v for k, v in swapping.items() if v is not None},
             baseline=baseline,
             precision=precision,
             device=device,
         )
-    s = prepared.settings = dataclasses.replace(prepared.settings, seeds=many)
+    s = prepared.settings = dataclasses.replace(prepared.settings, seeds=many, splits=parts)
+    several = bool(many or parts)
     folder = out or Path("runs") / (
-        f"{Path(s.data).stem}-{s.model.replace(':', '.')}-{s.task}-seed{s.seed}" + (f"x{len(many)}" if many else "")
+        f"{Path(s.data).stem}-{s.model.replace(':', '.')}-{s.task}"
+        + (f"-split{s.split}" if s.split or parts else "")
+        + (f"x{len(parts)}" if parts else "")
+        + f"-seed{s.seed}"
+        + (f"x{len(many)}" if many else "")
     )
     if (there := runs.finished_settings(folder)) is not None:
         if there != s:
@@ -198,7 +245,7 @@ def train(
         with Display(trainings, s.training.epochs, quiet) as display:
             prepared.trainer = dataclasses.replace(prepared.trainer, on_epoch=display)
             prepared.say = display.say
-            result = prepared.run_seeds(many) if many else prepared.run()
+            result = prepared.run_seeds(many or [s.seed], parts or None) if several else prepared.run()
         runs.write(result, writing)
     one = result.best if isinstance(result, Results) else result
     lines: Sequence[Any] = result.summary() if isinstance(result, Results) else result.scores
@@ -217,6 +264,7 @@ def predict(
         Path | None, typer.Option(help="Link task: a CSV file with the columns source and target.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a CSV file instead of printing it.")] = None,
+    data_root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Predict with the network of a run: the class of every node or graph, or how likely pairs of nodes are joined."""
@@ -224,8 +272,12 @@ def predict(
     s = loaded.settings
     if dataset is None and s.data == "given":
         raise AkeError(f"{run}: was trained on a graph given in Python; pass --data")
-    graphs = data.load(dataset or s.data)
-    rows = _predict(loaded.model, graphs, s.task, s.split, pairs, loaded.metrics.get("classes"))
+    graphs = prepare(data.load(dataset or s.data, data_root), s.features, s.edges)
+    split = loaded.metrics.get("split_of_model", s.split)
+    if dataset is None and isinstance(graphs, Data) and s.task == "node":  # labels of training nodes may be inputs
+        task = make_task(graphs, "node", split=split, masks=s.masks, labels_per_class=s.labels_per_class)
+        graphs = task.example
+    rows = _predict(loaded.model, graphs, s.task, split, pairs, loaded.metrics.get("classes"))
     if as_json:
         print(json.dumps(rows))
         return
@@ -316,23 +368,168 @@ def explain(
     _console().print(table)
 
 
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A table or figure, see --list.", show_default=False)] = None,
+    show: Annotated[bool, typer.Option("--list", help="What there is, and how far it has come in the store.")] = False,
+    seeds: Annotated[int | None, typer.Option(help="Seeds (on each split) instead of the protocol's.")] = None,
+    splits: Annotated[int | None, typer.Option(help="At most so many splits.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="A model, a dataset, or model/dataset; may be repeated.")
+    ] = None,
+    store: Annotated[Path, typer.Option(help="Where results are kept and looked for.")] = Path("results/store.sqlite"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for NAME.csv, NAME.md, NAME.png, NAME.svg.")] = Path(
+        "results"
+    ),
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    data_root: RootOption = None,
+    render: Annotated[bool, typer.Option("--render", help="Compute nothing; only the table of what is there.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Reproduce a table or figure of the paper; what is in the store already is not computed again.
+
+    Examples:
+
+      akegnn reproduce --list
+
+      akegnn reproduce table3 --only gcn/cora --seeds 100
+    """
+    if show or name is None:
+        rows = [{"name": e.name, "about": e.about, "jobs": len(e.jobs())} for e in EXPERIMENTS.values()]
+        _show_rows(rows, as_json)
+        return
+    if name not in EXPERIMENTS:
+        raise AkeError(f"reproduce: {name!r} is not one of {', '.join(EXPERIMENTS)}")
+    experiment = EXPERIMENTS[name]
+    wanted = experiments.blocks(experiment.chosen(seeds, splits, only or []), data_root)
+    with Store(store) as kept:
+        report = experiments.Report(0, 0)
+        if not render:
+            say = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
+            report = experiments.run(wanted, kept, device, data_root, say)
+        found = experiments.entries(experiment, wanted, kept)
+        paths = experiments.write(experiment, found, out)
+    if as_json:
+        print(experiments.to_json(found))
+    else:
+        print(experiments.to_markdown(experiment, found))
+        print(f"akegnn: wrote {', '.join(str(p) for p in paths)}", file=sys.stderr)
+    if report.failed:
+        lines = "; ".join(f"{label}: {error}" for label, error in report.failed)
+        raise RunFailed(f"{len(report.failed)} of {report.all} blocks failed: {lines}")
+
+
+@results_app.command("show")
+def results_show(
+    store: Annotated[Path, typer.Argument(help="A store.")] = Path("results/store.sqlite"),
+    cells: Annotated[bool, typer.Option(help="Every score, as CSV, instead of an overview.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """What is in a store."""
+    with Store(store, create=False) as kept:
+        if cells:
+            rows = [dataclasses.asdict(c) for c in kept.cells()]
+            if as_json:
+                print(json.dumps(rows))
+            elif rows:
+                writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+            return
+        names = ("block", "cells", "seconds", "finished")
+        rows = [dict(zip(names, (a, b, round(c, 1), d), strict=True)) for a, b, c, d in kept.overview()]
+        rows += [{"block": a, "cells": 0, "seconds": 0, "finished": f"failed: {b}"} for a, b in kept.failures()]
+    _show_rows(rows, as_json)
+
+
+@results_app.command("merge")
+def results_merge(
+    store: Annotated[Path, typer.Argument(help="The store that takes.")],
+    others: Annotated[list[Path], typer.Argument(help="Stores to take from; they are not changed.")],
+) -> None:
+    """Take over what other stores have and this one has not."""
+    for other in others:
+        if not other.is_file():
+            raise AkeError(f"{other}: no such store")
+    with Store(store) as kept:
+        for other in others:
+            came, here = kept.merge(other)
+            print(f"{other}: {came} blocks taken over, {here} were here already")
+
+
 @data_app.command("list")
-def data_list(as_json: JsonOption = False) -> None:
-    """The datasets by name, with their sizes."""
-    rows = [_statistics(name, data.DATASETS[name].load()) for name in data.DATASETS]
+def data_list(data_root: RootOption = None, as_json: JsonOption = False) -> None:
+    """The datasets by name, with their sizes and where they are."""
+    rows = [_statistics(name, data_root) for name in data.DATASETS]
     if as_json:
         print(json.dumps(rows))
         return
-    table = Table(*(name for name in rows[0] if name != "about"))
+    aside = ("about", "home")
+    table = Table(*(name for name in rows[0] if name not in aside))
     for row in rows:
-        table.add_row(*(str(v) for name, v in row.items() if name != "about"))
+        table.add_row(*(str(v) for name, v in row.items() if name not in aside))
     console = _console()
     console.print(table)
     for row in rows:
         console.print(f"{row['name']}: {row['about']}", highlight=False)
 
 
+@data_app.command("verify")
+def data_verify(
+    names: Annotated[list[str] | None, typer.Argument(help="Datasets; all by default.")] = None,
+    data_root: RootOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the files of datasets, and what they contain, with the checksums recorded."""
+    rows: list[dict[str, str]] = []
+    for name in names or data.DATASETS:
+        source = data.find(name).source
+        if not isinstance(source, data.Source):
+            rows.append({"name": name, "file": "", "status": "embedded"})
+            continue
+        found = source.verify(data_root)
+        absent = source.find(data_root) is None
+        if absent and names and not any(status == "differs" for _, status in found):
+            raise AkeError(source.missing(data_root))
+        rows += [{"name": name, "file": file, "status": status} for file, status in found]
+        if absent:
+            rows.append({"name": name, "file": "", "status": "not found"})
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        table = Table("name", "file", "status")
+        for row in rows:
+            table.add_row(*row.values())
+        _console().print(table)
+    if wrong := [row for row in rows if row["status"] == "differs"]:
+        first = wrong[0]
+        raise AkeError(f"{first['name']}: {first['file']} differs from what is recorded ({len(wrong)} in all)")
+
+
+@data_app.command("path")
+def data_path(
+    name: Annotated[str, typer.Argument(help="A dataset.")],
+    data_root: RootOption = None,
+) -> None:
+    """Print the folder or file that a dataset is read from."""
+    known = data.find(name)
+    if isinstance(known.source, data.Source) and known.path(data_root) is None:
+        raise AkeError(known.source.missing(data_root))
+    print(known.present(data_root))
+
+
 # ---- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _show_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows))
+        return
+    table = Table(*rows[0]) if rows else Table("nothing")
+    for row in rows:
+        table.add_row(*(str(v) for v in row.values()))
+    _console().print(table)
 
 
 def _console() -> Console:
@@ -352,16 +549,26 @@ def _plan_from(config: Path, s: Settings) -> Plan:
         task=s.task,
         views=[from_spec(v) for v in s.views],
         recipe=s.recipe,
+        preset=False,  # all of it is in the settings
         seed=s.seed,
         split=s.split,
+        masks=s.masks,
+        labels_per_class=s.labels_per_class,
+        features=s.features,
+        edges=s.edges,
         epochs=t.epochs,
         lr=t.lr,
         weight_decay=t.weight_decay,
+        weight_decays=t.weight_decays,
         patience=t.patience,
+        select=t.select,
+        stop=t.stop,
         batch_size=t.batch_size,
         optimizer=t.optimizer,
+        scheduler=t.scheduler or None,
         metric=t.metric or None,
         exchange=s.exchange,
+        phases=s.phases,
         baseline=s.baseline,
         precision=t.precision,
         device=s.device,
@@ -398,7 +605,12 @@ def _network(path: Path, model: str | None, model_arg: list[str] | None) -> nn.M
 
 
 def _predict(
-    network: nn.Module, graphs: data.Graphs, task: str, split: int, pairs: Path | None, classes: list[str] | None
+    network: nn.Module,
+    graphs: Data | Sequence[Data],
+    task: str,
+    split: int,
+    pairs: Path | None,
+    classes: list[str] | None,
 ) -> list[dict[str, Any]]:
     if isinstance(graphs, Data) != (task != "graph"):
         needs = "a list of graphs" if task == "graph" else "one graph"
@@ -490,19 +702,13 @@ def _report_failures(failures: list[str]) -> None:
         raise RunFailed(f"{len(failures)} seed(s) failed; the first: {failures[0]}")
 
 
-def _statistics(name: str, graphs: data.Graphs) -> dict[str, Any]:
+def _statistics(name: str, root: Path | None) -> dict[str, Any]:
     known = data.DATASETS[name]
-    many = [graphs] if isinstance(graphs, Data) else graphs
-    task = NodeTask(graphs) if isinstance(graphs, Data) else GraphTask(graphs)
     return {
         "name": name,
         "tasks": ", ".join(known.tasks),
-        "graphs": len(many),
-        "nodes": sum(int(g.num_nodes or 0) for g in many),
-        "edges": sum(g.num_edges for g in many),
-        "features": task.features,
-        "classes": task.outputs,
-        "splits": "/".join(str(v) for v in task.sizes.values()),
-        "present": "embedded",
+        **dataclasses.asdict(known.size),
+        "present": known.present(root),
         "about": known.about,
+        "home": known.home,
     }

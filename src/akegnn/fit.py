@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import logging
 import operator
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch_geometric.data import Data
 
-from .channels import ChannelMap, channel_map
+from . import presets
+from .channels import ChannelMap
 from .data import load as load_data
+from .data.prepare import prepare
 from .errors import AkeError, RunFailed
-from .exchange import Swap, check_alike, exchange_populations
-from .forward import forward
+from .exchange import Swap, check_alike
+from .methods import METHODS
+from .methods.ake import lines as ring_lines
 from .models import Factory, resolve
-from .population import Population, Replica
-from .settings import Exchange, Settings, Training
+from .phases import Bench, Line, total
+from .settings import Exchange, Phases, Settings
 from .strategies import STRATEGIES
-from .tasks import Metric, make_task
-from .tasks.base import check_outputs, in_precision, precision_of
+from .tasks import Metric, Task, make_task
 from .training import Epoch, MakeOptimizer, MakeScheduler, OwnLoop, Trainer
-from .views import Original, View, as_view, paper_views
+from .views import View, as_view, paper_views
 
 RECIPES: dict[str, Callable[[], tuple[list[View], Exchange]]] = {
     "paper": lambda: (paper_views(), Exchange()),
@@ -130,17 +130,28 @@ class Results:
         for k, first in enumerate(self.best.scores):
             scores = [r.scores[k] for r in self.results]
             tests = [x.test for x in scores]
-            mean, deviation, half = _interval(tests)
+            mean, deviation, half = self._interval(tests)
             validation, seconds = (statistics.fmean(getattr(x, f) for x in scores) for f in ("validation", "seconds"))
             test = (mean, deviation, mean - half, mean + half)
             gains: tuple[float, ...] = ()
             if self.settings.baseline and k > 0:
-                gain, _, half = _interval(
+                gain, _, half = self._interval(
                     [x.test - r.scores[0].test for x, r in zip(scores, self.results, strict=True)]
                 )
                 gains = (gain, gain - half, gain + half)
             lines.append(Summary(first.name, len(tests), validation, *test, first.passes, seconds, *gains))
         return lines
+
+    def _interval(self, values: list[float]) -> tuple[float, float, float]:
+        """Mean, standard deviation over runs, and half the mean's interval: over seeds, or with several splits over
+        the splits' means, because seeds on one split are not independent of one another."""
+        groups: dict[int, list[float]] = {}
+        for value, result in zip(values, self.results, strict=True):
+            groups.setdefault(result.settings.split, []).append(value)
+        if len(groups) == 1:
+            return _interval(values)
+        mean, _, half = _interval([statistics.fmean(group) for group in groups.values()])
+        return mean, statistics.stdev(values), half
 
     def save(self, path: str | Path) -> Path:
         """Write the run folder, with the network of the best seed; see :mod:`akegnn.runs`."""
@@ -184,22 +195,33 @@ def fit(
     views: Sequence[View | Callable[[Data], Data] | str] | None = None,
     resample: str | None = None,
     recipe: str = "paper",
+    preset: bool = True,
     seed: int = 0,
     seeds: int | Sequence[int] | None = None,
     split: int = 0,
+    splits: int | Sequence[int] | None = None,
+    masks: str = "given",
+    labels_per_class: int | None = None,
+    features: str | None = None,
+    edges: str | None = None,
     train: OwnLoop | None = None,
     epochs: int | None = None,
     lr: float | None = None,
     weight_decay: float | None = None,
+    weight_decays: Mapping[str, float] | None = None,
     patience: int | None = None,
+    select: str | None = None,
+    stop: str | None = None,
     batch_size: int | None = None,
     optimizer: str | MakeOptimizer | None = None,
-    scheduler: MakeScheduler | None = None,
+    scheduler: str | MakeScheduler | None = None,
     metric: str | Metric | None = None,
     exchange: Exchange | Mapping[str, Any] | None = None,
+    phases: Phases | Mapping[str, Any] | None = None,
     baseline: bool = True,
     precision: str | None = None,
     device: str = "auto",
+    data_root: str | Path | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Result | Results:
     """Train a network per view, exchange their channels, train them again; the first of them is ``result.model``.
@@ -214,26 +236,43 @@ def fit(
         views: what each network sees, as views, names such as ``"mask:0.3"``, or any PyG transforms.
         resample: when views are drawn, ``once`` or in every ``epoch``; overrides what each view says.
         recipe: a named full setting; what is given besides overrides it.
+        preset: use the settings of the backbone on the dataset that are known to reach published scores, where both
+            are given by name and there are such; what is given besides overrides them.
         seed: of weights, views and dropout. The same seed gives the same result, bit for bit on a CPU. (Of several
             seeds at once, dropout is drawn for all together: the same seeds, as many at a time, give the same results.)
         seeds: how many seeds, from ``seed`` on, or which: all are trained at once and :class:`Results` come back.
         split: which column of two-dimensional masks, or which drawn split.
+        splits: how many splits, from ``split`` on, or which: every seed is trained on each of them.
+        masks: the graph's own (``given``), or ``random`` ones: 60 / 20 / 20 % of each class.
+        labels_per_class: train on so many nodes of each class, drawn anew for each split.
+        features: ``given``, ``row`` (each node's divided by their sum), ``degree`` or ``constant``.
+        edges: ``given``, ``undirected`` or ``reversed``.
         train: your own loop, ``train(model, data)``, used in both phases. It may also ask for ``epochs``, ``seed``,
             ``phase`` and ``redraw`` (a function that draws the view anew).
         epochs, lr, weight_decay, patience, batch_size: of the built-in loop.
+        weight_decays: other weight decays by name of the parameter, such as ``{"convs.*": 0.01}``.
+        select: what makes an epoch the best: the validation ``score``, or the ``loss``.
+        stop: whether patience counts from the ``best`` epoch, or from the last that was best by ``either`` of them.
         optimizer: a class of ``torch.optim`` by name, or a function of the parameters.
-        scheduler: a function of the optimizer.
+        scheduler: ``"step:50:0.5"``, ``"warmup:50"``, or a function of the optimizer.
         metric: ``accuracy``, ``f1``, ``roc_auc``, ``average_precision``, or a function of prediction and target.
         exchange: settings of the exchange, see :class:`akegnn.settings.Exchange`.
+        phases: what the paper leaves open about its phases, see :class:`akegnn.settings.Phases`.
         baseline: also train a network on the original graph, to compare with.
         precision: of matrix products where several seeds are trained at once: ``float32``, ``tf32`` or ``bf16``.
         device: ``auto``, ``cpu`` or ``cuda``.
+        data_root: where to look first for a dataset given by name.
         on_epoch: called with an :class:`~akegnn.training.Epoch` after each; after every twentieth, with means, where
             several seeds are trained at once.
     """
-    given = {k: v for k, v in locals().items() if k != "seeds"}
+    given = {k: v for k, v in locals().items() if k not in ("seeds", "splits")}
     prepared = plan(**given)
-    return prepared.run() if seeds is None else prepared.run_seeds(seed_list(seeds, seed))
+    if seeds is None and splits is None:
+        return prepared.run()
+    return prepared.run_seeds(
+        number_list("seeds", 1 if seeds is None else seeds, seed),
+        number_list("splits", 1 if splits is None else splits, split),
+    )
 
 
 @dataclass
@@ -251,97 +290,54 @@ class Plan:
         """Run it with its one seed."""
         return self.run_seeds([self.settings.seed]).results[0]
 
-    def run_seeds(self, seeds: Sequence[int]) -> Results:
-        """The three phases in order for all seeds at once, and the scores of everything on the way."""
-        if self.models is not None and len(seeds) > 1:
+    def run_seeds(self, seeds: Sequence[int], splits: Sequence[int] | None = None) -> Results:
+        """The three phases in order for all seeds on all splits at once, and the scores of everything on the way."""
+        splits = [self.settings.split] if splits is None else splits
+        if self.models is not None and len(seeds) * len(splits) > 1:
             raise AkeError("seeds: networks already trained have no seeds; give models= or seeds=, not both")
-        views, settings = self.views, self.settings
-        sample = self.models[0] if self.models is not None else self._new(seeds[:1], "sample").module(0)
-        task = in_precision(self.trainer.task, precision_of(sample))
-        trainer = replace(self.trainer, task=task)
-        names = [f"{k}: {view_name(v)}" for k, v in enumerate(views, 1)]
-        count = len(seeds)
-        scores: list[list[Score]] = [[] for _ in seeds]
-        history: list[Epoch] = []
-        failed: dict[int, str] = {}
-
+        if len(splits) > 1 and _same_parts(self.trainer.task.at(splits[0]), self.trainer.task.at(splits[1])):
+            raise AkeError("splits: the data brings one split only; draw others with masks or labels_per_class")
+        cells = [(split, seed) for split in splits for seed in seeds]
+        settings = self.settings
+        bench = self.bench(cells)
         # Find the channels first: a model that cannot be exchanged should not be trained for nothing.
-        found = channel_map(sample, task.example)
-        chosen = found.chosen(settings.exchange.layers)
-        if task.name == "node":
-            with torch.no_grad():
-                out = forward(copy.deepcopy(sample).to(task.device).eval(), task.example)
-            check_outputs(task.name, out, task.outputs)
-
-        def measure(name: str, predictions: Tensor, passes: int, seconds: Sequence[float]) -> None:
-            found = task.scores(predictions, "val").tolist(), task.scores(predictions, "test").tolist()
-            for k, (validation, test) in enumerate(zip(*found, strict=True)):
-                scores[k].append(Score(name, validation, test, passes, seconds[k]))
-
-        def train(population: Population, view: View, phase: str, name: str) -> list[float]:
-            replicas = [Replica(seed, name, view) for seed in seeds]
-            outcomes = population.train(trainer, replicas, phase, self.say)
-            fine = [k for k, outcome in enumerate(outcomes) if not outcome.failed]
-            if not fine:
-                raise RunFailed(outcomes[0].failed)
-            for k, outcome in enumerate(outcomes):
-                history.extend(outcome.history)
-                if outcome.failed:  # its place is taken, so that the others can go on together; it has no result
-                    failed.setdefault(seeds[k], outcome.failed)
-                    population.load_state_dict(k, population.state_dict(fine[0]))
-            return [outcome.seconds for outcome in outcomes]
-
-        # Phase 1, individual learning: a network per view, and one on the original graph to compare with.
+        found, _ = bench.map, bench.layers
+        lines: list[Line] = []
         if settings.baseline:
-            base = self._new(seeds, names[0])  # from the weights of the first network, which is the one that ships
-            spent = train(base, Original(), "individual", "base")
-            measure("base", base.evaluate(task), 1, spent)
-        if self.models is not None:
-            networks = [Population.of([m]).to(task.device) for m in self.models]
-            cost = [0.0] * count
-        else:
-            networks, cost = [self._new(seeds, name) for name in names], [0.0] * count
-        predictions = []
-        for name, view, network in zip(names, views, networks, strict=True):
-            spent = train(network, view, "individual", name) if self.models is None else [0.0] * count
-            predictions.append(network.evaluate(task))
-            measure(f"view {name}", predictions[-1], 1, spent)
-            cost = [a + b for a, b in zip(cost, spent, strict=True)]
-        together = torch.stack([task.combine(list(p)) for p in zip(*predictions, strict=True)])
-        measure("ensemble", together, len(networks), cost)
+            lines += METHODS["single"](bench)
+        predictions = [bench.predict(n) for n in bench.individual]
+        for name, network, prediction in zip(bench.names, bench.individual, predictions, strict=True):
+            lines.append(bench.line(f"view {name}", prediction, network.seconds))
+        lines.append(bench.line("ensemble", bench.combine(predictions), total(bench.individual), len(bench.views)))
+        networks = bench.individual  # nobody else needs them
+        swaps = bench.swap(networks)
+        lines.append(bench.line("after exchange", bench.predict(networks[0]), total(networks)))
+        bench.again(networks, "re-training")
+        lines += ring_lines(bench, networks, "AKE")
 
-        # Phase 2, knowledge exchange round the ring.
-        started = time.perf_counter()
-        swaps = exchange_populations(
-            [n.state for n in networks], networks[0].template, chosen, found, settings.exchange, seeds
-        )
-        exchanged = (time.perf_counter() - started) / count
-        measure("after exchange", networks[0].evaluate(task), 1, [c + exchanged for c in cost])
-
-        # Phase 3, re-training, each on its own view again.
-        cost = [c + exchanged for c in cost]
-        for name, view, network in zip(names, views, networks, strict=True):
-            cost = [a + b for a, b in zip(cost, train(network, view, "re-training", name), strict=True)]
-        for k, network in enumerate(networks):
-            measure("AKE" if k == 0 else f"AKE network {k + 1}", network.evaluate(task), 1, cost)
-        results = []
-        moved_in: list[list[Swap]] = [[] for _ in seeds]
+        moved_in: list[list[Swap]] = [[] for _ in cells]
         for swap in swaps:
             moved_in[swap.replica].append(swap)
-        for k, seed in enumerate(seeds):
-            if seed in failed:
+        many = len(cells) > 1
+        several = settings
+        if not (settings.seeds or settings.splits):  # else what was asked for is on record already
+            asked = list(splits) if len(splits) > 1 else []
+            several = replace(settings, seeds=list(seeds) if many else [], splits=asked)
+        results = []
+        for k, (split, seed) in enumerate(cells):
+            if k in bench.failed:
                 continue
-            final = [network.module(k).eval() for network in networks]
-            own = replace(settings, seed=seed, seeds=list(seeds) if count > 1 else [])
-            moved = moved_in[k]
-            rest = (own, task.metric_name, task.floor(), dict(task.sizes), found, task.example.get("classes"))
-            results.append(Result(final[0], final, scores[k], moved, history if count == 1 else [], *rest))
-        return Results(results, replace(settings, seeds=list(seeds)), list(failed.values()), history)
+            final = [n.population.module(k).eval() for n in networks]
+            own, alone = replace(several, split=split, seed=seed), bench.task.alone(k)
+            scores = [Score(x.name, x.validation[k], x.test[k], x.passes, x.seconds[k]) for x in lines]
+            rest = (own, alone.metric_name, alone.floor(), dict(alone.sizes), found, alone.example.get("classes"))
+            results.append(Result(final[0], final, scores, moved_in[k], [] if many else bench.history, *rest))
+        return Results(results, several, list(bench.failed.values()), bench.history)
 
-    def _new(self, seeds: Sequence[int], network: str) -> Population:
-        """Fresh networks; their weights depend on the seed and on which network they are."""
-        assert self.factory is not None
-        return Population(self.factory, seeds, network).to(self.trainer.task.device)
+    def bench(self, cells: Sequence[tuple[int, int]]) -> Bench:
+        """Everything that methods need, for these splits and seeds."""
+        s = self.settings
+        return Bench(self.trainer, self.factory, self.views, s.exchange, cells, self.models, s.phases, s.data, self.say)
 
 
 def plan(
@@ -354,21 +350,31 @@ def plan(
     views: Sequence[View | Callable[[Data], Data] | str] | None = None,
     resample: str | None = None,
     recipe: str = "paper",
+    preset: bool = True,
     seed: int = 0,
     split: int = 0,
+    masks: str = "given",
+    labels_per_class: int | None = None,
+    features: str | None = None,
+    edges: str | None = None,
     train: OwnLoop | None = None,
     epochs: int | None = None,
     lr: float | None = None,
     weight_decay: float | None = None,
+    weight_decays: Mapping[str, float] | None = None,
     patience: int | None = None,
+    select: str | None = None,
+    stop: str | None = None,
     batch_size: int | None = None,
     optimizer: str | MakeOptimizer | None = None,
-    scheduler: MakeScheduler | None = None,
+    scheduler: str | MakeScheduler | None = None,
     metric: str | Metric | None = None,
     exchange: Exchange | Mapping[str, Any] | None = None,
+    phases: Phases | Mapping[str, Any] | None = None,
     baseline: bool = True,
     precision: str | None = None,
     device: str = "auto",
+    data_root: str | Path | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
 ) -> Plan:
     """Settle everything about a run, and check all that can be checked before it begins; arguments as :func:`fit`."""
@@ -377,21 +383,27 @@ def plan(
     seed = int(seed)
     data = str(data) if isinstance(data, Path) else data
     recipe_views, recipe_exchange = RECIPES[recipe]()
-    swapping = _replace(recipe_exchange, exchange)
+    swapping = _replace("exchange", recipe_exchange, exchange)
+    ways = _replace("phases", Phases(), phases)
     if swapping.strategy not in STRATEGIES:
         raise AkeError(f"strategy: {swapping.strategy!r} is not one of {', '.join(STRATEGIES)}")
+    found = presets.find(data, model, task) if preset and isinstance(data, str) and isinstance(model, str) else None
+    known = found or presets.Preset("", "", "")
     given: dict[str, Any] = {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, "patience": patience}
-    given |= {"precision": precision}
-    given |= {"batch_size": batch_size, "optimizer": optimizer if isinstance(optimizer, str) else _name(optimizer)}
-    given |= {"scheduler": _name(scheduler), "metric": metric if isinstance(metric, str) else _name(metric)}
-    training = dataclasses.replace(Training(), **{k: v for k, v in given.items() if v is not None})
+    given |= {"weight_decays": dict(weight_decays) if weight_decays is not None else None}
+    given |= {"precision": precision, "select": select, "stop": stop, "batch_size": batch_size}
+    given |= {"optimizer": _name(optimizer), "scheduler": _name(scheduler), "metric": _name(metric)}
+    training = dataclasses.replace(known.training, **{k: v for k, v in given.items() if v is not None})
+    features, edges = features or known.features, edges or known.edges
 
     problem = make_task(
-        load_data(data) if isinstance(data, str) else data,
+        prepare(load_data(data, data_root) if isinstance(data, str) else data, features, edges),
         task,
         split=split,
         metric=metric,
         batch_size=training.batch_size,
+        masks=masks,
+        labels_per_class=labels_per_class,
     )
     problem = problem.to(_device(device))
     shown = [as_view(v) for v in views] if views is not None else recipe_views
@@ -407,13 +419,18 @@ def plan(
         check_alike(models)
         factory, name, arguments = None, "given", dict(model_args or {})
     else:
-        factory, name, arguments = resolve(model, model_args or {}, problem)
+        factory, name, arguments = resolve(model, {**known.model_args, **(model_args or {})}, problem)
     settings = Settings(
         data=data if isinstance(data, str) else "given",
         task=problem.name,
+        features=features,
+        edges=edges,
         split=split,
+        masks=masks,
+        labels_per_class=labels_per_class,
         model=name,
         model_args=arguments,
+        preset=found.name if found else "",
         recipe=recipe,
         views=[v.spec() for v in shown],
         seed=seed,
@@ -423,36 +440,35 @@ def plan(
         splits_drawn=problem.splits_drawn,
         training=training,
         exchange=swapping,
+        phases=ways,
     )
     trainer = Trainer(
         problem,
         training,
         optimizer=None if isinstance(optimizer, str) else optimizer,
-        scheduler=scheduler,
+        scheduler=None if isinstance(scheduler, str) else scheduler,
         own_loop=train,
         on_epoch=on_epoch or (lambda epoch: None),
     )
+    # A wrong name is found out now, not after an epoch; what a person's own functions make is made when it is needed.
+    trial: torch.optim.Optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     if trainer.optimizer is None:
-        trainer.make_optimizer([nn.Parameter(torch.zeros(1))])  # a wrong name is found out now, not after an epoch
+        trial = trainer.make_optimizer([("", nn.Parameter(torch.zeros(1)))])
+    if trainer.scheduler is None:
+        trainer.make_scheduler(trial)
     return Plan(trainer, factory, models, shown, settings)
 
 
-def seed_list(seeds: int | Sequence[int], first: int) -> list[int]:
-    """The seeds that are meant: so many from ``first`` on, or these."""
+def number_list(name: str, numbers: int | Sequence[int], first: int) -> list[int]:
+    """The seeds or splits that are meant: so many from ``first`` on, or these."""
     try:
-        count = operator.index(seeds)  # type: ignore[arg-type]
+        count = operator.index(numbers)  # type: ignore[arg-type]
         chosen = list(range(first, first + count))
     except TypeError:
-        chosen = [int(s) for s in seeds]  # type: ignore[union-attr]
+        chosen = [int(s) for s in numbers]  # type: ignore[union-attr]
     if not chosen or len(set(chosen)) < len(chosen):
-        raise AkeError(f"seeds: must be at least one and all different, got {seeds}")
+        raise AkeError(f"{name}: must be at least one and all different, got {numbers}")
     return chosen
-
-
-def view_name(view: View) -> str:
-    """Short name of a view for tables."""
-    kind = view.spec()["kind"]
-    return type(view).__name__ if kind == "custom" else str(kind)
 
 
 def _device(device: str) -> torch.device:
@@ -469,15 +485,29 @@ def _device(device: str) -> torch.device:
     return chosen
 
 
-def _replace(settings: Exchange, given: Exchange | Mapping[str, Any] | None) -> Exchange:
-    if isinstance(given, Exchange):
+def _same_parts(a: Task, b: Task) -> bool:
+    parts = getattr(a, "parts", None), getattr(b, "parts", None)
+    if parts[0] is None or parts[1] is None:
+        return False
+    return all(torch.equal(parts[0][name], parts[1][name]) for name in parts[0])
+
+
+T = TypeVar("T", Exchange, Phases)
+
+
+def _replace(name: str, settings: T, given: T | Mapping[str, Any] | None) -> T:
+    if isinstance(given, type(settings)):
         return given
-    known = {f.name for f in dataclasses.fields(Exchange)}
-    for name in given or {}:
-        if name not in known:
-            raise AkeError(f"exchange: {name!r} is not one of {', '.join(sorted(known))}")
-    return dataclasses.replace(settings, **(given or {}))
+    changes = dict(given or {})  # type: ignore[arg-type]
+    known = {f.name for f in dataclasses.fields(settings)}
+    for key in changes:
+        if key not in known:
+            raise AkeError(f"{name}: {key!r} is not one of {', '.join(sorted(known))}")
+    return dataclasses.replace(settings, **changes)
 
 
 def _name(function: object) -> str | None:
+    """How a function is recorded; what was given by name, by that."""
+    if isinstance(function, str):
+        return function
     return None if function is None else "given: " + str(getattr(function, "__qualname__", type(function).__name__))

@@ -50,6 +50,7 @@ FILES = ("config.toml", "metrics.json", "scores.csv", "history.csv", "swaps.csv"
 class SeedScore:
     """A line of ``scores.csv``."""
 
+    split: int
     seed: int
     name: str
     validation: float
@@ -130,6 +131,7 @@ def write(result: Result | Results, folder: Path) -> None:
         "classes": shown.classes,
         "scores": [dataclasses.asdict(s) for s in (result.summary() if isinstance(result, Results) else shown.scores)],
         "seed_of_model": shown.settings.seed,
+        "split_of_model": shown.settings.split,
         "failures": [] if isinstance(result, Result) else result.failures,
         "swaps": len(swaps),
         "parameters": sum(p.numel() for p in shown.model.parameters()),
@@ -138,7 +140,9 @@ def write(result: Result | Results, folder: Path) -> None:
     _atomic(folder / "config.toml", to_toml(result.settings).encode())
     write_rows(folder / "history.csv", Epoch, result.history)
     write_rows(folder / "swaps.csv", Swap, swaps)
-    lines = [SeedScore(one.settings.seed, **dataclasses.asdict(s)) for one in every for s in one.scores]
+    lines = [
+        SeedScore(one.settings.split, one.settings.seed, **dataclasses.asdict(s)) for one in every for s in one.scores
+    ]
     write_rows(folder / "scores.csv", SeedScore, lines)
     _atomic(folder / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
     _atomic(folder / "README.md", card(result).encode())

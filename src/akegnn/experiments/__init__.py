@@ -1,0 +1,28 @@
+"""The paper's tables and figures, each a grid of jobs. To add one, give it an entry in :data:`EXPERIMENTS`."""
+
+from __future__ import annotations
+
+from .base import Block, Entry, Experiment, Job, Report, blocks, entries, run, to_csv, to_json, to_markdown, write
+from .openings import OPENINGS
+from .pruning import TABLE1
+from .studies import STUDIES
+from .tables import TABLES
+from .timing import TABLE5
+
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (TABLE1, *TABLES, TABLE5, *STUDIES, OPENINGS)}
+
+__all__ = [
+    "EXPERIMENTS",
+    "Block",
+    "Entry",
+    "Experiment",
+    "Job",
+    "Report",
+    "blocks",
+    "entries",
+    "run",
+    "to_csv",
+    "to_json",
+    "to_markdown",
+    "write",
+]

@@ -1,0 +1,414 @@
+"""What an experiment is: a grid of jobs, computed into a store, and a table and a figure made of what is there."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import resource
+import statistics
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import AkeError, RunFailed
+from ..fit import Plan, plan
+from ..methods import METHODS
+from ..stats import Gain, Mean, Scores, holm, paired, summarise
+from ..store import Cell, Store, key_of
+
+BLOCK = 100  # cells computed at once; part of a block's identity, because they share their draws of dropout
+COMPARED = ("single", "ft", "ensemble", "ensemble-ft", "ake")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One place in the grid: a setting, and the methods that are compared on it."""
+
+    row: str
+    column: str
+    data: str
+    model: str
+    methods: tuple[str, ...] = COMPARED
+    splits: int = 1
+    seeds: int = 100
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of akegnn.fit.plan, besides the preset
+    x: float | None = None  # where it lies on the axis of a line plot
+    compute: Callable[[Plan, Sequence[tuple[int, int]]], Any] | None = None  # instead of methods; see table1
+
+    @property
+    def label(self) -> str:
+        """As people see it."""
+        return f"{self.model} on {self.data}" + (f", {self.row}" if self.row != self.model else "")
+
+    def plan(self, device: str, data_root: str | Path | None) -> Plan:
+        """The settled run."""
+        return plan(self.data, self.model, device=device, data_root=data_root, **self.settings)
+
+
+@dataclass(frozen=True)
+class Block:
+    """What is computed and stored at once: some cells of a job."""
+
+    job: Job
+    cells: tuple[tuple[int, int], ...]
+    settings: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """A digest of everything that its numbers depend on."""
+        return key_of(self.settings)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure: its grid and what is said about it."""
+
+    name: str
+    about: str
+    jobs: Callable[[], Sequence[Job]]
+    axis: str = ""  # what the axis of a line plot is; without, differences are plotted with their intervals
+    base: str = "base"  # what lines are compared with
+    shown: tuple[str, ...] = ()  # lines in the table, in order; empty: all
+    note: str = ""
+
+    def chosen(self, seeds: int | None = None, splits: int | None = None, only: Sequence[str] = ()) -> list[Job]:
+        """The jobs that are asked for: ``only`` names models, datasets, or ``model/dataset``."""
+        jobs = [j for j in self.jobs() if not only or any(_matches(j, word) for word in only)]
+        if not jobs:
+            raise AkeError(f"--only {', '.join(only)}: nothing in {self.name}; it has {_names(self.jobs())}")
+        seeded = [dataclasses.replace(j, seeds=seeds or j.seeds) for j in jobs]
+        return [dataclasses.replace(j, splits=min(splits or j.splits, j.splits)) for j in seeded]
+
+
+def _matches(job: Job, word: str) -> bool:
+    return word in (job.model, job.data, job.row, f"{job.model}/{job.data}", f"{job.row}/{job.column}")
+
+
+def _names(jobs: Sequence[Job]) -> str:
+    return ", ".join(dict.fromkeys(f"{j.model}/{j.data}" for j in jobs))
+
+
+# ---- computing -------------------------------------------------------------------------------------------------------
+
+
+def blocks(jobs: Sequence[Job], data_root: str | Path | None = None) -> list[Block]:
+    """All blocks of some jobs; a changed setting, preset or method makes another block."""
+    found = []
+    for job in jobs:
+        settled = dataclasses.asdict(job.plan("cpu", data_root).settings)
+        for name in ("seed", "split", "seeds", "splits", "device", "baseline", "splits_drawn"):
+            settled.pop(name)
+        cells = [(split, seed) for split in range(job.splits) for seed in range(job.seeds)]
+        for start in range(0, len(cells), BLOCK):
+            part = tuple(cells[start : start + BLOCK])
+            what = {"settings": settled, "methods": job.methods, "cells": part}
+            if job.compute is not None:
+                what["compute"] = job.compute.__qualname__
+            found.append(Block(job, part, what))
+    return found
+
+
+@dataclass
+class Report:
+    """How far a grid has come."""
+
+    done: int
+    all: int
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+
+def run(
+    wanted: Sequence[Block],
+    store: Store,
+    device: str = "auto",
+    data_root: str | Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> Report:
+    """Compute the blocks that are not in the store. One that fails is noted with its error, and the others go on."""
+    there = store.finished()
+    left = [b for b in wanted if b.key not in there]
+    report = Report(len(wanted) - len(left), len(wanted))
+    if report.done:
+        say(f"{report.done} of {report.all} blocks are in {store.path} already")
+    started, cells = time.perf_counter(), 0
+    for k, block in enumerate(left, 1):
+        say(f"[{report.done + 1}/{report.all}] {block.job.label}: {len(block.cells)} cells ...")
+        began = time.perf_counter()
+        try:
+            found, history = compute(block, device, data_root)
+        except (AkeError, RuntimeError, MemoryError) as e:
+            error = f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}"
+            report.failed.append((block.job.label, error))
+            store.fail(block.key, block.job.label, error)
+            say(f"    failed: {error}")
+            continue
+        seconds = time.perf_counter() - began
+        store.add(block.key, block.job.label, block.settings, found, seconds, _memory(device), history)
+        report.done += 1
+        cells += len(block.cells)
+        spent = time.perf_counter() - started
+        rest = spent / k * (len(left) - k)
+        say(f"    {seconds:.0f} s; {cells / spent:.1f} cells a second, about {_duration(rest)} left")
+    return report
+
+
+def compute(block: Block, device: str, data_root: str | Path | None) -> tuple[list[Cell], list[dict[str, Any]]]:
+    """The scores of all methods on all cells of a block, and what was learned on the way."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    job = block.job
+    prepared = job.plan(device, data_root)
+    if job.compute is not None:
+        bench, lines = job.compute(prepared, block.cells)
+    else:
+        bench = prepared.bench(block.cells)
+        lines = [line for name in job.methods for line in METHODS[name](bench)]
+    found = []
+    floors = {split: bench.task.alone(k).floor() for k, (split, _) in enumerate(block.cells)}
+    for line in lines:
+        for k, (split, seed) in enumerate(block.cells):
+            if k in bench.failed:
+                continue
+            scores = (line.validation[k], line.test[k], floors[split], bench.task.metric_name)
+            cost = (line.passes, line.parameters, line.seconds[k])
+            found.append(Cell(block.key, job.data, job.model, line.name, split, seed, *scores, *cost))
+    if not found:
+        raise RunFailed(next(iter(bench.failed.values()), "no cell"))
+    return found, [dataclasses.asdict(e) for e in bench.history]
+
+
+def _memory(device: str) -> int:
+    """The most that was in use, in bytes: on the GPU, or of this process."""
+    if device != "cpu" and torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a table."""
+
+    row: str
+    column: str
+    method: str
+    score: Mean
+    validation: float
+    gain: Gain | None
+    p_holm: float | None
+    floor: float | None
+    passes: int
+    seconds: float
+    paper: tuple[float, ...] | None
+    x: float | None = None
+
+
+@cache
+def paper_numbers() -> dict[str, Any]:
+    """The paper's own numbers, by table, row, line and column."""
+    return tomllib.loads((files(__package__) / "paper.toml").read_text(encoding="utf-8"))
+
+
+def entries(experiment: Experiment, wanted: Sequence[Block], store: Store) -> list[Entry]:
+    """The table from what is in the store, with paired differences on the splits and seeds that both lines have."""
+    by_place: dict[tuple[str, str], list[Cell]] = {}
+    place = {b.key: (b.job.row, b.job.column) for b in wanted}
+    axis = {(b.job.row, b.job.column): b.job.x for b in wanted}
+    for cell in store.cells(list(place)):
+        by_place.setdefault(place[cell.block], []).append(cell)
+    numbers = paper_numbers().get(experiment.name, {})
+    found: list[Entry] = []
+    for row, column in dict.fromkeys(place.values()):
+        cells = by_place.get((row, column), [])
+        lines: dict[str, list[Cell]] = {}
+        for cell in cells:
+            lines.setdefault(cell.method, []).append(cell)
+        base = _scores(lines[experiment.base]) if experiment.base in lines else None
+        order = [name for name in (experiment.shown or lines) if name in lines]
+        for name in order:
+            own = lines[name]
+            scores = _scores(own)
+            gain = paired(scores, base) if base is not None and name != experiment.base else None
+            floors = [c.floor for c in own if c.floor is not None]
+            quoted = numbers.get(row, {}).get(name, {}).get(column)
+            entry = Entry(
+                row=row,
+                column=column,
+                method=name,
+                score=summarise(scores),
+                validation=statistics.fmean(c.validation for c in own),
+                gain=gain,
+                p_holm=None,
+                floor=statistics.fmean(floors) if floors else None,
+                passes=own[0].passes,
+                seconds=statistics.fmean(c.seconds for c in own),
+                paper=tuple(quoted) if quoted else None,
+                x=axis[row, column],
+            )
+            found.append(entry)
+    return _corrected(found)
+
+
+def _scores(cells: Sequence[Cell]) -> Scores:
+    return {(c.split, c.seed): c.test for c in cells}
+
+
+def _corrected(found: list[Entry]) -> list[Entry]:
+    """Holm's correction within one dataset and one line: over all that was tried there."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for k, e in enumerate(found):
+        groups.setdefault((e.column, e.method), []).append(k)
+    for members in groups.values():
+        values = holm([gain.p if (gain := found[k].gain) else None for k in members])
+        for k, p in zip(members, values, strict=True):
+            found[k] = dataclasses.replace(found[k], p_holm=p)
+    return found
+
+
+HEAD = (
+    *("row", "column", "method", "n", "mean", "deviation", "low", "high", "validation"),
+    *("difference", "difference_low", "difference_high", "pairs", "over", "p", "p_holm"),
+    *("floor", "passes", "seconds", "paper", "paper_deviation"),
+)
+
+
+def to_csv(found: Sequence[Entry]) -> str:
+    """All numbers of a table, in per cent."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(HEAD)
+    for e in found:
+        s, g = e.score, e.gain
+        paper = [*(e.paper or ()), "", ""][:2]
+        row = [
+            e.row,
+            e.column,
+            e.method,
+            s.n,
+            *(_percent(v) for v in (s.mean, s.deviation, s.low, s.high, e.validation)),
+        ]
+        row += [_percent(v) for v in (g.mean, g.low, g.high)] if g else [""] * 3
+        row += [g.n, g.over, _p(g.p), _p(e.p_holm)] if g else [""] * 4
+        writer.writerow([*row, _percent(e.floor), e.passes, f"{e.seconds:.3f}", *paper])
+    return text.getvalue()
+
+
+def to_json(found: Sequence[Entry]) -> str:
+    """All numbers of a table, for programs."""
+    return json.dumps([dataclasses.asdict(e) for e in found])
+
+
+def to_markdown(experiment: Experiment, found: Sequence[Entry]) -> str:
+    """The table beside the paper's numbers."""
+    lines = [f"## {experiment.name}", "", experiment.about, ""]
+    lines += [experiment.note, ""] if experiment.note else []
+    lines += [
+        "| | dataset | line | n | test | over base, paired [95 %] | p (Holm) | floor | passes | paper |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for e in found:
+        gain, p = "", ""
+        if e.gain is not None:
+            g = e.gain
+            gain = f"{100 * g.mean:+.2f} [{100 * g.low:+.2f}, {100 * g.high:+.2f}], {g.n} {g.over}"
+            p = _p(e.p_holm) or "-"
+        floor = f"{100 * e.floor:.1f}" if e.floor is not None else "-"
+        paper = f"{e.paper[0]:g}" + (f" ± {e.paper[1]:g}" if len(e.paper) > 1 else "") if e.paper else "-"
+        score = f"{100 * e.score.mean:.2f} ± {100 * e.score.deviation:.2f}"
+        cells = [e.row, e.column, e.method, str(e.score.n), score, gain, p, floor, str(e.passes), paper]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.4f}"
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else f"{value:.2g}"
+
+
+def figure(experiment: Experiment, found: Sequence[Entry], folder: Path) -> list[Path]:
+    """A picture of the table, as PNG and SVG: lines along an axis, or differences with their intervals."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot as plt
+
+    with plt.rc_context({"svg.hashsalt": experiment.name, "font.size": 9}):
+        if experiment.axis and any(e.x is not None for e in found):
+            plot, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
+            for name, points in _series(found).items():
+                xs, ys, spread = zip(*points, strict=True)
+                axes.errorbar(xs, ys, yerr=spread, marker="o", capsize=3, label=name)
+            axes.set_xlabel(experiment.axis)
+            axes.set_ylabel("test score in per cent (bars: 95 % of the mean)")
+            axes.legend(frameon=False)
+        else:
+            gains = [e for e in found if e.gain is not None] or list(found)
+            plot, axes = plt.subplots(figsize=(6.5, 1.2 + 0.22 * len(gains)), layout="constrained")
+            for k, e in enumerate(gains):
+                middle, low, high = (
+                    (e.gain.mean, e.gain.low, e.gain.high) if e.gain else (e.score.mean, e.score.low, e.score.high)
+                )
+                axes.errorbar(
+                    100 * middle, k, xerr=[[100 * (middle - low)], [100 * (high - middle)]], fmt="o", capsize=2
+                )
+            axes.set_yticks(range(len(gains)), [f"{e.row}, {e.column}: {e.method}" for e in gains])
+            axes.invert_yaxis()
+            axes.axvline(0, color="grey", linewidth=0.8)
+            axes.set_xlabel("paired difference to the base, points, with 95 % interval")
+        axes.set_title(experiment.name)
+        written = []
+        for ending in ("png", "svg"):
+            path = folder / f"{experiment.name}.{ending}"
+            plot.savefig(path, dpi=150, metadata={"Date": None} if ending == "svg" else None)
+            written.append(path)
+        plt.close(plot)
+    return written
+
+
+def _series(found: Sequence[Entry]) -> dict[str, list[tuple[float, float, float]]]:
+    series: dict[str, list[tuple[float, float, float]]] = {}
+    for e in found:
+        if e.x is not None:
+            half = 100 * (e.score.high - e.score.mean)
+            series.setdefault(f"{e.method}, {e.column}", []).append((e.x, 100 * e.score.mean, half))
+    return {name: sorted(points) for name, points in series.items()}
+
+
+def write(experiment: Experiment, found: Sequence[Entry], folder: Path) -> list[Path]:
+    """CSV, Markdown and figure of an experiment."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / f"{experiment.name}.csv", folder / f"{experiment.name}.md"]
+        paths[0].write_text(to_csv(found), encoding="utf-8")
+        paths[1].write_text(to_markdown(experiment, found), encoding="utf-8")
+    except OSError as e:
+        raise AkeError(f"{folder}: cannot be written ({e.strerror})") from None
+    try:
+        return [*paths, *figure(experiment, found, folder)]
+    except ImportError:
+        return paths  # without matplotlib there is no figure: pip install akegnn[figures]
+
+
+def grid(rows: Sequence[str], columns: Sequence[str], make: Callable[[str, str], Job]) -> Iterator[Job]:
+    """A job for every row and column."""
+    return (make(row, column) for row in rows for column in columns)

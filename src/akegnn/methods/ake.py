@@ -1,0 +1,23 @@
+"""AKE-GNN itself: exchange round the ring, then training again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..phases import Bench, Line, Networks, total
+
+
+def ake(bench: Bench) -> Iterator[Line]:
+    """Right after the exchange, and after training again: the first network, which ships, and all others."""
+    networks = [n.copy() for n in bench.individual]
+    bench.swap(networks)
+    yield bench.line("after exchange", bench.predict(networks[0]), total(networks))
+    bench.again(networks, "re-training")
+    yield from lines(bench, networks, "AKE")
+
+
+def lines(bench: Bench, networks: list[Networks], name: str) -> Iterator[Line]:
+    """The first network of a ring under the method's name, the others by number."""
+    cost = total(networks)
+    for k, network in enumerate(networks, 1):
+        yield bench.line(name if k == 1 else f"{name} network {k}", bench.predict(network), cost)

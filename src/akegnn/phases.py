@@ -1,0 +1,203 @@
+"""The phases, for all splits and seeds of a run at once: individual learning, exchange, training again.
+
+A :class:`Bench` is what every method works on. It trains what several methods need only once (the base, a network per
+view, these trained further), always from the same initial weights, splits and views, and hands out copies.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from .channels import ChannelMap, Layer, channel_map
+from .errors import RunFailed
+from .exchange import Swap, exchange_populations
+from .forward import forward
+from .models import Factory
+from .population import Hook, Population, Replica
+from .settings import Exchange, Phases
+from .tasks import Task
+from .tasks.base import check_outputs, in_precision, precision_of
+from .training import Epoch, Trainer
+from .views import Original, View
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one method gives: scores of every cell, on the original data, and what they cost."""
+
+    name: str
+    validation: list[float]
+    test: list[float]
+    passes: int  # forward passes that a prediction costs
+    parameters: int  # of all networks that a prediction needs
+    seconds: list[float]  # of training, each cell's share
+
+
+@dataclass
+class Networks:
+    """Trained networks, one for each cell, and the seconds of training that each took."""
+
+    population: Population
+    seconds: list[float]
+
+    def copy(self) -> Networks:
+        """To be changed without changing these."""
+        population = copy.copy(self.population)
+        population.moments = copy.deepcopy(self.population.moments)
+        population.state = {k: v.clone() for k, v in self.population.state.items()}
+        return Networks(population, list(self.seconds))
+
+
+@dataclass
+class Bench:
+    """One backbone on one task, for all ``cells`` (split, seed)."""
+
+    trainer: Trainer
+    factory: Factory | None
+    views: Sequence[View]
+    exchange: Exchange
+    cells: Sequence[tuple[int, int]]
+    given: Sequence[nn.Module] | None = None  # networks already trained, one per view
+    how: Phases = field(default_factory=Phases)
+    data: str = ""  # the dataset's name, for methods that have settings of their own there
+    say: Callable[[str], None] = lambda line: None
+    history: list[Epoch] = field(default_factory=list)
+    failed: dict[int, str] = field(default_factory=dict)  # by cell: why it has no result
+
+    def __post_init__(self) -> None:
+        sample = self.given[0] if self.given is not None else self._build([0], "sample").module(0)
+        task = in_precision(self.trainer.task, precision_of(sample))
+        self.trainer = replace(self.trainer, task=task, keep=self.how.optimizer_state == "kept")
+        self.names = [f"{k}: {view_name(v)}" for k, v in enumerate(self.views, 1)]
+        self.task: Task = task.together([split for split, _ in self.cells])
+        self.parameters = sum(p.numel() for p in sample.parameters())
+        self._sample = sample
+        assert self.map.shapes  # found first: a model that cannot be run should be told of in a line
+        if task.name == "node":
+            with torch.no_grad():
+                out = forward(copy.deepcopy(sample).to(task.device).eval(), task.example)
+            check_outputs(task.name, out, task.outputs)
+
+    @cached_property
+    def map(self) -> ChannelMap:
+        """The channels of the networks."""
+        return channel_map(self._sample, self.trainer.task.example)
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers that are exchanged."""
+        return self.map.chosen(self.exchange.layers)
+
+    # ---- networks
+
+    def new(self, network: str) -> Networks:
+        """Fresh networks; their weights depend on the seed and on which network they are."""
+        return Networks(self._build([seed for _, seed in self.cells], network), [0.0] * len(self.cells))
+
+    def _build(self, seeds: Sequence[int], network: str) -> Population:
+        assert self.factory is not None
+        return Population(self.factory, seeds, network).to(self.trainer.task.device)
+
+    @cached_property
+    def base(self) -> Networks:
+        """Trained on the original graph, from the weights of the ring's first network, which is the one that ships."""
+        base = self.new(self.names[0])
+        self.train(base, Original(), "individual", "base")
+        return base
+
+    @cached_property
+    def individual(self) -> list[Networks]:
+        """Phase 1: a network trained on each view."""
+        if self.given is not None:
+            return [
+                Networks(Population.of([m]).to(self.trainer.task.device), [0.0] * len(self.cells)) for m in self.given
+            ]
+        networks = [self.new(self.names[0] if self.how.initial == "shared" else name) for name in self.names]
+        for name, view, network in zip(self.names, self.views, networks, strict=True):
+            self.train(network, view, "individual", name)
+        return networks
+
+    @cached_property
+    def further(self) -> list[Networks]:
+        """The networks of phase 1 trained on their views for as long again, without any exchange."""
+        return self.again([n.copy() for n in self.individual], "further training")
+
+    def again(self, networks: list[Networks], phase: str) -> list[Networks]:
+        """Phase 3: train each on its own view again, with a fresh optimizer."""
+        for name, view, network in zip(self.names, self.views, networks, strict=True):
+            self.train(network, view if self.how.retrain_on == "view" else Original(), phase, name)
+        return networks
+
+    def swap(self, networks: list[Networks]) -> list[Swap]:
+        """Phase 2: exchange channels round the ring, in place."""
+        started = time.perf_counter()
+        swaps = exchange_populations(
+            [n.population.state for n in networks],
+            networks[0].population.template,
+            self.layers,
+            self.map,
+            self.exchange,
+            [seed for _, seed in self.cells],
+        )
+        share = (time.perf_counter() - started) / len(self.cells) / len(networks)
+        for n in networks:
+            n.seconds = [s + share for s in n.seconds]
+        return swaps
+
+    def train(self, networks: Networks, view: View, phase: str, name: str, hook: Hook | None = None) -> None:
+        """Train in place. A cell that fails has no result; another's weights take its place, so that all can go on."""
+        replicas = [Replica(seed, name, view, split) for split, seed in self.cells]
+        outcomes = networks.population.train(self.trainer, replicas, phase, self.say, hook)
+        fine = [k for k, outcome in enumerate(outcomes) if not outcome.failed]
+        if not fine:
+            raise RunFailed(outcomes[0].failed)
+        for k, outcome in enumerate(outcomes):
+            self.history.extend(outcome.history)
+            networks.seconds[k] += outcome.seconds
+            if outcome.failed:
+                self.failed.setdefault(k, outcome.failed)
+                networks.population.load_state_dict(k, networks.population.state_dict(fine[0]))
+
+    def longer(self, times: int) -> Trainer:
+        """A trainer for so many times the epochs: for methods whose two phases are one."""
+        settings = self.trainer.settings
+        return replace(self.trainer, settings=replace(settings, epochs=times * settings.epochs))
+
+    def with_trainer(self, trainer: Trainer, factory: Factory | None = None) -> Bench:
+        """The same cells with other training, or with other networks of the same tensors."""
+        factory = factory or self.factory
+        return Bench(trainer, factory, self.views, self.exchange, self.cells, None, self.how, self.data, self.say)
+
+    # ---- scores
+
+    def predict(self, networks: Networks) -> Tensor:
+        """Predictions on the original data, ``[cells, ...]``."""
+        return networks.population.evaluate(self.task)
+
+    def line(self, name: str, predictions: Tensor, seconds: Sequence[float], passes: int = 1) -> Line:
+        """The scores of predictions."""
+        validation, test = (self.task.scores(predictions, part).tolist() for part in ("val", "test"))
+        return Line(name, validation, test, passes, passes * self.parameters, list(seconds))
+
+    def combine(self, predictions: Sequence[Tensor]) -> Tensor:
+        """The majority vote of several networks, cell by cell."""
+        combine = self.trainer.task.combine
+        return torch.stack([combine(list(p)) for p in zip(*predictions, strict=True)])
+
+
+def total(networks: Sequence[Networks]) -> list[float]:
+    """Seconds of training of several networks together, cell by cell."""
+    return [sum(seconds) for seconds in zip(*(n.seconds for n in networks), strict=True)]
+
+
+def view_name(view: View) -> str:
+    """Short name of a view for tables."""
+    kind = view.spec()["kind"]
+    return type(view).__name__ if kind == "custom" else str(kind)
