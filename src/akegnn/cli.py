@@ -409,7 +409,7 @@ def reproduce(
             say = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
             report = experiments.run(wanted, kept, device, data_root, say)
         found = experiments.entries(experiment, wanted, kept)
-        paths = experiments.write(experiment, found, out)
+        paths = experiments.write(experiment, found, out, kept.histories([b.key for b in wanted]))
     if as_json:
         print(experiments.to_json(found))
     else:

@@ -79,6 +79,7 @@ class Experiment:
     base: str = "base"  # what lines are compared with
     shown: tuple[str, ...] = ()  # lines in the table, in order; empty: all
     note: str = ""
+    draw: Callable[[Any, Mapping[str, list[dict[str, Any]]]], None] | None = None  # on axes, from the epochs
 
     def chosen(self, seeds: int | None = None, splits: int | None = None, only: Sequence[str] = ()) -> list[Job]:
         """The jobs that are asked for: ``only`` names models, datasets, or ``model/dataset``."""
@@ -345,7 +346,12 @@ def _p(value: float | None) -> str:
     return "" if value is None else f"{value:.2g}"
 
 
-def figure(experiment: Experiment, found: Sequence[Entry], folder: Path) -> list[Path]:
+def figure(
+    experiment: Experiment,
+    found: Sequence[Entry],
+    folder: Path,
+    histories: Mapping[str, list[dict[str, Any]]] | None = None,
+) -> list[Path]:
     """A picture of the table, as PNG and SVG: lines along an axis, or differences with their intervals."""
     import matplotlib
 
@@ -353,24 +359,25 @@ def figure(experiment: Experiment, found: Sequence[Entry], folder: Path) -> list
     from matplotlib import pyplot as plt
 
     with plt.rc_context({"svg.hashsalt": experiment.name, "font.size": 9}):
-        if experiment.axis and any(e.x is not None for e in found):
+        if experiment.draw is not None:
+            plot, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
+            experiment.draw(axes, histories or {})
+        elif experiment.axis and any(e.x is not None for e in found):
             plot, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
-            for name, points in _series(found).items():
+            for name, points in _series([e for e in found if not _aside(e.method)]).items():
                 xs, ys, spread = zip(*points, strict=True)
                 axes.errorbar(xs, ys, yerr=spread, marker="o", capsize=3, label=name)
             axes.set_xlabel(experiment.axis)
             axes.set_ylabel("test score in per cent (bars: 95 % of the mean)")
             axes.legend(frameon=False)
         else:
-            gains = [e for e in found if e.gain is not None] or list(found)
+            gains = [e for e in found if e.gain is not None and not _aside(e.method)] or list(found)
             plot, axes = plt.subplots(figsize=(6.5, 1.2 + 0.22 * len(gains)), layout="constrained")
+            colours = {name: f"C{k % 10}" for k, name in enumerate(dict.fromkeys(e.method for e in gains))}
             for k, e in enumerate(gains):
-                middle, low, high = (
-                    (e.gain.mean, e.gain.low, e.gain.high) if e.gain else (e.score.mean, e.score.low, e.score.high)
-                )
-                axes.errorbar(
-                    100 * middle, k, xerr=[[100 * (middle - low)], [100 * (high - middle)]], fmt="o", capsize=2
-                )
+                m = e.gain or e.score
+                sides = [[100 * (m.mean - m.low)], [100 * (m.high - m.mean)]]
+                axes.errorbar(100 * m.mean, k, xerr=sides, fmt="o", capsize=2, color=colours[e.method])
             axes.set_yticks(range(len(gains)), [f"{e.row}, {e.column}: {e.method}" for e in gains])
             axes.invert_yaxis()
             axes.axvline(0, color="grey", linewidth=0.8)
@@ -385,6 +392,11 @@ def figure(experiment: Experiment, found: Sequence[Entry], folder: Path) -> list
     return written
 
 
+def _aside(method: str) -> bool:
+    """Lines that are in the table but would hide the others in a picture."""
+    return method == "after exchange" or " network " in method
+
+
 def _series(found: Sequence[Entry]) -> dict[str, list[tuple[float, float, float]]]:
     series: dict[str, list[tuple[float, float, float]]] = {}
     for e in found:
@@ -394,8 +406,13 @@ def _series(found: Sequence[Entry]) -> dict[str, list[tuple[float, float, float]
     return {name: sorted(points) for name, points in series.items()}
 
 
-def write(experiment: Experiment, found: Sequence[Entry], folder: Path) -> list[Path]:
-    """CSV, Markdown and figure of an experiment."""
+def write(
+    experiment: Experiment,
+    found: Sequence[Entry],
+    folder: Path,
+    histories: Mapping[str, list[dict[str, Any]]] | None = None,
+) -> list[Path]:
+    """CSV, Markdown and figure of an experiment; ``histories`` are what its blocks learned, epoch by epoch."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{experiment.name}.csv", folder / f"{experiment.name}.md"]
@@ -404,7 +421,7 @@ def write(experiment: Experiment, found: Sequence[Entry], folder: Path) -> list[
     except OSError as e:
         raise AkeError(f"{folder}: cannot be written ({e.strerror})") from None
     try:
-        return [*paths, *figure(experiment, found, folder)]
+        return [*paths, *figure(experiment, found, folder, histories)]
     except ImportError:
         return paths  # without matplotlib there is no figure: pip install akegnn[figures]
 

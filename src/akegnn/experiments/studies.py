@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..views import VIEWS
@@ -48,6 +49,21 @@ def _views() -> list[Job]:
     return [_job(f"{n} views", n, views=list(PAPER_VIEWS[:n])) for n in range(1, 6)]
 
 
+def draw_curves(axes: Any, histories: Mapping[str, list[dict[str, Any]]]) -> None:
+    """Validation score by epoch, one curve for each network and phase; re-training goes on where phase 1 ended."""
+    for history in histories.values():
+        curves: dict[tuple[str, str], list[tuple[int, float]]] = {}
+        for e in history:
+            shift = e["epochs"] if e["phase"] == "re-training" else 0
+            curves.setdefault((e["phase"], e["network"]), []).append((shift + e["epoch"], 100 * e["validation"]))
+        for (phase, network), points in curves.items():
+            style = "--" if phase == "re-training" else "-"
+            axes.plot(*zip(*points, strict=True), style, label=f"{network}, {phase}")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("validation score in per cent")
+    axes.legend(frameon=False, fontsize=7, ncols=2)
+
+
 STUDIES = [
     Experiment("exchange", "The ten ways of exchanging, GCN on Cora.", _exchange, shown=SHORT),
     Experiment("depth", "Over-smoothing: 2 to 32 layers, GCN on Cora.", _depth, "layers", shown=SHORT),
@@ -67,5 +83,11 @@ STUDIES = [
         shown=SHORT,
     ),
     Experiment("views", "How many views, GCN on Cora.", _views, "views", shown=SHORT),
-    Experiment("curves", "Learning curves of base and re-training, GCN on Cora.", lambda: [_job("gcn")], shown=SHORT),
+    Experiment(
+        "curves",
+        "Learning curves of base, individual learning and re-training, GCN on Cora: means over seeds.",
+        lambda: [_job("gcn")],
+        shown=SHORT,
+        draw=draw_curves,
+    ),
 ]

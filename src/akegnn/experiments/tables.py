@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..data import DATASETS
 from .base import COMPARED, Experiment, Job, grid
 
 PLANETOID = ("cora", "citeseer", "pubmed")
@@ -18,6 +19,11 @@ def node(model: str, data: str, methods: tuple[str, ...] = COMPARED) -> Job:
     """The protocol of node classification: 100 seeds on the public split, or ten masks with ten seeds each."""
     several = data in GEOM
     return Job(model, data, data, model, methods, splits=10 if several else 1, seeds=10 if several else 100)
+
+
+def arxiv() -> str:
+    """The official dataset where its features are at hand, else the one with made-up features."""
+    return "ogbn-arxiv" if DATASETS["ogbn-arxiv"].path() is not None else "ogbn-arxiv-substitute"
 
 
 def _table2() -> list[Job]:
@@ -60,11 +66,10 @@ TABLES = [
     ),
     Experiment(
         "table4c",
-        "ogbn-arxiv with features that are not the official ones: no score here is comparable with a published one.",
-        lambda: [
-            Job(m, "ogbn-arxiv-substitute", "ogbn-arxiv-substitute", m, seeds=10)
-            for m in ("gcnii-dense", "gcn-res", "gcn-tricks", "sage")
-        ],
+        "ogbn-arxiv, the time split, ten seeds.",
+        lambda: [Job(m, arxiv(), arxiv(), m, seeds=10) for m in ("gcnii-dense", "gcn-res", "gcn-tricks", "sage")],
         shown=LINES,
+        note="`ogbn-arxiv-substitute` has features that are not the official ones: no score on it is comparable with a "
+        "published one. The official features are used where they are found.",
     ),
 ]

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from ..fit import Plan
 from ..phases import Bench, Line, total
 from .base import Experiment, Job
-
-DATA = "ogbn-arxiv-substitute"
+from .tables import arxiv
 
 
 def timed(plan: Plan, cells: Sequence[tuple[int, int]]) -> tuple[Bench, list[Line]]:
@@ -34,7 +33,9 @@ TABLE5 = Experiment(
     "table5",
     "Seconds of training four networks, of the exchange, and of re-training (column `seconds` of the CSV file).",
     lambda: [
-        Job(f"{n} channels", DATA, DATA, "gcnii-dense", (), 1, 1, {"model_args": {"hidden_channels": n}}, n, timed)
+        Job(
+            f"{n} channels", arxiv(), arxiv(), "gcnii-dense", (), 1, 1, {"model_args": {"hidden_channels": n}}, n, timed
+        )
         for n in (64, 128, 256)
     ],
     base="training",
