@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from torch import nn
 from torch_geometric.data import Batch, Data
@@ -403,7 +404,7 @@ def reproduce(
         raise AkeError(f"reproduce: {name!r} is not one of {', '.join(EXPERIMENTS)}")
     experiment = EXPERIMENTS[name]
     wanted = experiments.blocks(experiment.chosen(seeds, splits, only or []), data_root)
-    with Store(store) as kept:
+    with Store(store, create=not render) as kept:
         report = experiments.Report(0, 0)
         if not render:
             say = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
@@ -528,7 +529,7 @@ def _show_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:
         return
     table = Table(*rows[0]) if rows else Table("nothing")
     for row in rows:
-        table.add_row(*(str(v) for v in row.values()))
+        table.add_row(*(escape(str(v)) for v in row.values()))
     _console().print(table)
 
 

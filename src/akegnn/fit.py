@@ -26,6 +26,7 @@ from .methods.ake import lines as ring_lines
 from .models import Factory, resolve
 from .phases import Bench, Line, total
 from .settings import Exchange, Phases, Settings
+from .stats import Scores, paired, summarise
 from .strategies import STRATEGIES
 from .tasks import Metric, Task, make_task
 from .training import Epoch, MakeOptimizer, MakeScheduler, OwnLoop, Trainer
@@ -125,33 +126,23 @@ class Results:
         return self.best.model
 
     def summary(self) -> list[Summary]:
-        """Mean, deviation and interval of every line of the table."""
+        """Mean, deviation and interval of every line of the table; see :mod:`akegnn.stats`."""
+        cells = [(r.settings.split, r.settings.seed) for r in self.results]
         lines = []
+        base: Scores = {}
         for k, first in enumerate(self.best.scores):
             scores = [r.scores[k] for r in self.results]
-            tests = [x.test for x in scores]
-            mean, deviation, half = self._interval(tests)
+            tests = dict(zip(cells, (x.test for x in scores), strict=True))
+            mean = summarise(tests)
             validation, seconds = (statistics.fmean(getattr(x, f) for x in scores) for f in ("validation", "seconds"))
-            test = (mean, deviation, mean - half, mean + half)
+            test = (mean.mean, mean.deviation, mean.low, mean.high)
             gains: tuple[float, ...] = ()
             if self.settings.baseline and k > 0:
-                gain, _, half = self._interval(
-                    [x.test - r.scores[0].test for x, r in zip(scores, self.results, strict=True)]
-                )
-                gains = (gain, gain - half, gain + half)
-            lines.append(Summary(first.name, len(tests), validation, *test, first.passes, seconds, *gains))
+                gain = paired(tests, base)
+                gains = (gain.mean, gain.low, gain.high)
+            base = base or tests
+            lines.append(Summary(first.name, mean.n, validation, *test, first.passes, seconds, *gains))
         return lines
-
-    def _interval(self, values: list[float]) -> tuple[float, float, float]:
-        """Mean, standard deviation over runs, and half the mean's interval: over seeds, or with several splits over
-        the splits' means, because seeds on one split are not independent of one another."""
-        groups: dict[int, list[float]] = {}
-        for value, result in zip(values, self.results, strict=True):
-            groups.setdefault(result.settings.split, []).append(value)
-        if len(groups) == 1:
-            return _interval(values)
-        mean, _, half = _interval([statistics.fmean(group) for group in groups.values()])
-        return mean, statistics.stdev(values), half
 
     def save(self, path: str | Path) -> Path:
         """Write the run folder, with the network of the best seed; see :mod:`akegnn.runs`."""
@@ -172,17 +163,6 @@ class Results:
                 gain = f"{100 * s.gain:+.2f} [{100 * s.gain_low:+.2f}, {100 * s.gain_high:+.2f}]"
             text.append(f"{s.name:{width}} {numbers}  {s.n:3d}  {s.passes:6d}  {s.seconds:7.2f}  {gain}".rstrip())
         return "\n".join([*text, *(f"failed: {line}" for line in self.failures)])
-
-
-def _interval(values: list[float]) -> tuple[float, float, float]:
-    """Mean, standard deviation, and half the width of the mean's 95 % interval by Student's t."""
-    from scipy.stats import t
-
-    n = len(values)
-    if n == 1:
-        return values[0], 0.0, 0.0
-    deviation = statistics.stdev(values)
-    return statistics.fmean(values), deviation, deviation / n**0.5 * float(t.ppf(0.975, n - 1))
 
 
 def fit(

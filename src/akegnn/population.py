@@ -156,6 +156,9 @@ class Population:
                     f"splits: the {trainer.task.name} task takes one at a time where networks must go in step"
                 )
             return self._train_in_groups(groups, trainer, replicas, phase, say)
+        for split in groups:  # all on one split, which need not be the trainer's
+            if split != trainer.task.split:
+                trainer = replace(trainer, task=trainer.task.at(split))
         in_step = hook is not None or trainer.keep
         before = {k: v.clone() for k, v in self.state.items()}
         reason = "training loop of your own" if trainer.own_loop is not None else ""
@@ -180,12 +183,16 @@ class Population:
     ) -> list[Outcome]:
         """One split after another, where replicas on different splits cannot be trained together."""
         outcomes: dict[int, Outcome] = {}
+        kept = self.moments or {}  # here by split
         for split, members in groups.items():
             part = self.pick(members)
+            part.moments = kept.get(f"split {split}")
             own = replace(trainer, task=trainer.task.at(split))
             outcomes |= zip(members, part.train(own, [replicas[k] for k in members], phase, say), strict=True)
             for k, value in part.state.items():
                 self.state[k][members] = value.to(self.state[k].device)
+            kept[f"split {split}"] = part.moments
+        self.moments = kept if trainer.keep else None
         return [outcomes[k] for k in range(len(self))]
 
     def _train_in_chunks(

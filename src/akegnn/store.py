@@ -77,12 +77,39 @@ class Store:
             raise AkeError(f"{self.path}: no such store")
         with self._errors():
             if create:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=BUSY, isolation_level=None)
-            self._db.execute(f"pragma busy_timeout = {int(BUSY * 1000)}")
-            self._db.execute("pragma journal_mode = wal")
-            self._db.execute("pragma synchronous = full")  # a finished block survives a power cut
-            self._db.executescript(SCHEMA)
+                self._open()
+            else:
+                self._open_to_read()
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(self.path, timeout=BUSY, isolation_level=None)
+        self._db.execute(f"pragma busy_timeout = {int(BUSY * 1000)}")
+        end = time.monotonic() + BUSY
+        while True:  # while another process makes the file, SQLite refuses this at once instead of waiting
+            try:
+                self._db.execute("pragma journal_mode = wal")
+                break
+            except sqlite3.OperationalError as e:
+                if "locked" not in str(e) or time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+        self._db.execute("pragma synchronous = full")  # a finished block survives a power cut
+        self._db.executescript(SCHEMA)
+
+    def _open_to_read(self) -> None:
+        """Nothing is changed: neither another program's database, nor a store on a medium that may only be read."""
+        mode = "mode=rw"
+        if not (os.access(self.path, os.W_OK) and os.access(self.path.resolve().parent, os.W_OK)):
+            wal = Path(f"{self.path.resolve()}-wal")
+            mode = "mode=ro" if wal.exists() else "immutable=1"  # SQLite wants to write beside a file in WAL mode
+        uri = f"{self.path.resolve().as_uri()}?{mode}"
+        self._db = sqlite3.connect(uri, timeout=BUSY, isolation_level=None, uri=True)
+        self._db.execute("pragma query_only = on")
+        tables = {name for (name,) in self._db.execute("select name from sqlite_master where type = 'table'")}
+        if not {"blocks", "cells", "failures"} <= tables:
+            self._db.close()
+            raise AkeError(f"{self.path}: not a store of results")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

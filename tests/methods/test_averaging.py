@@ -71,9 +71,8 @@ def test_means_over_as_many_epochs_as_both_phases_have(epochs):
 
 def test_they_do_not_depend_on_which_epoch_is_best():
     """No epoch is chosen, so patience, which counts from the best, does not end the run either."""
-    patient, not_patient = make(epochs=25, lr=0.5), make(epochs=25, lr=0.5, patience=1)
-    _, wanted = run(patient, "averaging")
-    _, found = run(not_patient, "averaging")
+    _, wanted = run(make(epochs=25, lr=0.5), "averaging")
+    _, found = run(make(epochs=25, lr=0.5, patience=1), "averaging")
     for name in wanted:
         assert torch.equal(found[name], wanted[name]), name
 

@@ -15,7 +15,7 @@ def literal(bench, k):
 
 
 def test_the_best_by_validation_of_networks_trained_further():
-    bench = make()
+    bench = make(epochs=2)
     lines, found = run(bench, "ft")
     assert list(lines) == ["FT"]
     wanted, picked = [], []
@@ -33,8 +33,7 @@ def test_the_best_by_validation_of_networks_trained_further():
 
 
 def test_the_first_of_equals():
-    """On the original graph alone all networks with the same weights are the same, so that any would do: the scores
-    of different networks are made equal instead."""
+    """Different networks whose scores are made equal."""
     bench = make()
     bench.task.scores = lambda predictions, part: torch.zeros(len(predictions), dtype=torch.float64)
     _, found = run(bench, "ft")

@@ -44,6 +44,7 @@ def models_of(count, seed=0):
     for k, model in enumerate(made):
         with torch.no_grad():
             model.convs[0].lin.weight[0] += k  # other entropies, some far apart
+            model.convs[0].bias += k
             model.convs[1].bias += k
     return made
 

@@ -83,6 +83,9 @@ class Experiment:
 
     def chosen(self, seeds: int | None = None, splits: int | None = None, only: Sequence[str] = ()) -> list[Job]:
         """The jobs that are asked for: ``only`` names models, datasets, or ``model/dataset``."""
+        for name, count in (("seeds", seeds), ("splits", splits)):
+            if count is not None and count < 1:
+                raise AkeError(f"--{name} {count}: must be at least 1")
         jobs = [j for j in self.jobs() if not only or any(_matches(j, word) for word in only)]
         if not jobs:
             raise AkeError(f"--only {', '.join(only)}: nothing in {self.name}; it has {_names(self.jobs())}")
@@ -230,13 +233,16 @@ def paper_numbers() -> dict[str, Any]:
 def entries(experiment: Experiment, wanted: Sequence[Block], store: Store) -> list[Entry]:
     """The table from what is in the store, with paired differences on the splits and seeds that both lines have."""
     by_place: dict[tuple[str, str], list[Cell]] = {}
-    place = {b.key: (b.job.row, b.job.column) for b in wanted}
+    places: dict[str, list[tuple[str, str]]] = {}  # two jobs with the same settings are one block
+    for b in wanted:
+        places.setdefault(b.key, []).append((b.job.row, b.job.column))
     axis = {(b.job.row, b.job.column): b.job.x for b in wanted}
-    for cell in store.cells(list(place)):
-        by_place.setdefault(place[cell.block], []).append(cell)
+    for cell in store.cells(list(places)):
+        for place in dict.fromkeys(places[cell.block]):
+            by_place.setdefault(place, []).append(cell)
     numbers = paper_numbers().get(experiment.name, {})
     found: list[Entry] = []
-    for row, column in dict.fromkeys(place.values()):
+    for row, column in axis:
         cells = by_place.get((row, column), [])
         lines: dict[str, list[Cell]] = {}
         for cell in cells:

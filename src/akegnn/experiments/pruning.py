@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -26,7 +27,9 @@ def pruned(plan: Plan, cells: Sequence[tuple[int, int]]) -> tuple[Bench, list[Li
         if count < CHANNELS[0]:
             networks = _without_a_pair(networks, bench)
             bench.train(networks, Original(), f"{count} channels", "pruned")
-        lines.append(bench.line(f"{count} channels", bench.predict(networks), networks.seconds))
+        line = bench.line(f"{count} channels", bench.predict(networks), networks.seconds)
+        parameters = sum(p.numel() for p in networks.population.template.parameters())
+        lines.append(replace(line, parameters=parameters))
     return bench, lines
 
 

@@ -7,6 +7,7 @@ measured at its end, with no epoch chosen, but for the batch statistics of norms
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ def averaging(bench: Bench) -> Iterator[Line]:
     """The mean over the last quarter of the epochs, and the exponential mean over all."""
     network = bench.new(bench.names[0])
     trainer = bench.longer(2)
+    trainer = replace(trainer, settings=replace(trainer.settings, patience=None))  # no epoch is chosen
+    weights = {name for name, _ in network.population.template.named_parameters()}
     first = int(SWA_FROM * trainer.settings.epochs)
     mean: dict[str, Tensor] = {}
     moving: dict[str, Tensor] = {}
@@ -33,7 +36,7 @@ def averaging(bench: Bench) -> Iterator[Line]:
         counted += epoch > first
         for name, value in state.items():
             value = value.detach()
-            if not value.is_floating_point() or epoch == 1:
+            if name not in weights or epoch == 1:
                 mean[name], moving[name] = value.clone(), value.clone()
                 continue
             moving[name].lerp_(value, 1 - min(EMA_DECAY, epoch / (epoch + 10)))  # the first epochs are soon forgotten
@@ -42,7 +45,7 @@ def averaging(bench: Bench) -> Iterator[Line]:
 
     longer = bench.with_trainer(trainer)
     longer.train(network, Original(), "individual", "base", hook)
-    bench.failed |= longer.failed
+    bench.failed = longer.failed | bench.failed
     for name, state in (("SWA", mean), ("EMA", moving)):
         averaged = Networks(network.population.pick(list(range(len(bench.cells)))), network.seconds)
         averaged.population.state = state

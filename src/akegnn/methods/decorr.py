@@ -75,5 +75,5 @@ def decorr(bench: Bench) -> Iterator[Line]:
     own = bench.with_trainer(bench.longer(2), lambda: decorrelated(factory(), hidden, alpha))
     network = own.new(bench.names[0])
     own.train(network, Original(), "individual", "decorr")
-    bench.failed |= own.failed
+    bench.failed = own.failed | bench.failed
     yield bench.line("DeCorr", bench.predict(network), network.seconds)

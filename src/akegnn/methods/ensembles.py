@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -31,4 +32,4 @@ def _mean(predictions: Sequence[Tensor]) -> Tensor:
     stacked = torch.stack(list(predictions))
     if stacked.dim() == 3:  # [V, cells, pairs]: one score each
         return stacked.sigmoid().mean(0).logit(eps=1e-7)
-    return stacked.softmax(-1).mean(0).log()
+    return stacked.log_softmax(-1).logsumexp(0) - math.log(len(stacked))  # finite, however sure they are

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..channels import Layer
+from ..errors import RunFailed
 from ..exchange import entropy
 from ..phases import Bench, Line, Networks
 from ..population import Population, Replica
@@ -32,7 +33,7 @@ def adaptive_weighting(bench: Bench) -> Iterator[Line]:
 def adaptive_weighting_every_epoch(bench: Bench) -> Iterator[Line]:
     """Mixed after every epoch, all networks in step, as filter grafting does; as many epochs as both phases have."""
     names, count = bench.names, len(bench.cells)
-    fresh = [bench.new(name) for name in names]
+    fresh = [bench.new(names[0] if bench.how.initial == "shared" else name) for name in names]
     together = Population.joined([n.population for n in fresh])
     replicas = [
         Replica(seed, name, view, split)
@@ -46,6 +47,10 @@ def adaptive_weighting_every_epoch(bench: Bench) -> Iterator[Line]:
 
     trainer = bench.longer(2)
     outcomes = together.train(trainer, replicas, "individual", bench.say, hook)
+    failed = {k % count: outcome.failed for k, outcome in reversed(list(enumerate(outcomes))) if outcome.failed}
+    if len(failed) == count:
+        raise RunFailed(failed[0])
+    bench.failed = failed | bench.failed
     networks = []
     for i in range(len(names)):
         members = list(range(i * count, (i + 1) * count))
