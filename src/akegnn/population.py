@@ -224,7 +224,8 @@ class Population:
                 fits = False
             if not fits:  # out here, where the error no longer holds on to what it was about
                 if size == 1 or hook is not None or trainer.keep:
-                    raise RunFailed(f"{phase}, {replicas[start].network}: {size} networks do not fit memory")
+                    which = "one network alone does" if size == 1 else f"{size} networks in step do"
+                    raise RunFailed(f"{phase}, {replicas[start].network}: {which} not fit memory")
                 size = (size + 1) // 2
                 gc.collect()
                 if torch.cuda.is_available():
