@@ -372,7 +372,7 @@ def explain(
 @app.command()
 def reproduce(
     name: Annotated[str | None, typer.Argument(help="A table or figure, see --list.", show_default=False)] = None,
-    show: Annotated[bool, typer.Option("--list", help="What there is, and how far it has come in the store.")] = False,
+    show: Annotated[bool, typer.Option("--list", help="What there is.")] = False,
     seeds: Annotated[int | None, typer.Option(help="Seeds (on each split) instead of the protocol's.")] = None,
     splits: Annotated[int | None, typer.Option(help="At most so many splits.")] = None,
     only: Annotated[
