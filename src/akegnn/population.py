@@ -318,7 +318,7 @@ def _stack(
         keys = [k for k in keys if "edge_label" in k or not first.is_edge_attr(k)]
     for key in keys:
         values = [b[key] for b in batches]
-        if key == "x" and sparse:
+        if key == "x" and sparse and values[0].shape == like.x.shape:  # a batch of graphs is not like one of them
             _stack_features(stack, values, like.x)
         elif all(v is values[0] for v in values) or not isinstance(values[0], Tensor):
             stack.shared[key] = values[0]
