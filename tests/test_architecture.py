@@ -15,7 +15,19 @@ import akegnn
 SOURCE = Path(akegnn.__file__).parent
 # From the ground up: a room imports only rooms that stand before it (and modules of its own).
 ROOMS = [
-    *("errors", "settings", "presets", "forward", "views", "channels", "strategies", "exchange", "data", "propagate"),
+    *(
+        "errors",
+        "settings",
+        "presets",
+        "forward",
+        "views",
+        "channels",
+        "strategies",
+        "functional",
+        "exchange",
+        "data",
+        "propagate",
+    ),
     *("backbones", "tasks", "models", "training", "population", "phases", "methods", "stats", "fit", "runs"),
     *("store", "experiments", "progress", "cli"),
 ]

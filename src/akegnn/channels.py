@@ -55,6 +55,7 @@ class Layer:
     readers: tuple[Slot, ...] = ()  # input axes of the layers that read the channels
     output: bool = False  # its channels are the model's outputs
     tied: str | None = None  # why its neurons cannot be moved whole
+    together: tuple[str, ...] = ()  # layers whose channels lie in the same places: a residual stream
 
 
 @dataclass(frozen=True)
@@ -522,7 +523,8 @@ def _prove(
     if problem is None and not all(_invariant(model, data, reference, group, complete, sites, seed) for seed in (1, 2)):
         problem = "the model's output depends on the order of its channels, by something not of a known type"
     if problem is None:
-        return complete
+        names = tuple(x.name for x in complete) if len(complete) > 1 else ()
+        return [replace(x, together=names) for x in complete]
     for layer in complete:
         stays |= {s.name: f"{layer.name} left out: {problem}" for s in (*layer.weights, *layer.travels)}
     return []

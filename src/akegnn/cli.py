@@ -111,7 +111,7 @@ def train(
         ),
     ] = None,
     resample: Annotated[str | None, typer.Option(help="Draw the views `once`, or anew in every `epoch`.")] = None,
-    recipe: Annotated[str, typer.Option(help="A named full setting; what you give besides overrides it.")] = "paper",
+    recipe: Annotated[str, typer.Option(help="A named full setting; what you give besides overrides it.")] = "strong",
     preset: Annotated[
         bool, typer.Option(help="Use the settings known for the model on the dataset, where there are such.")
     ] = True,

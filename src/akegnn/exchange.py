@@ -18,6 +18,7 @@ from torch_geometric.data import Data
 
 from .channels import ChannelMap, Layer, Slot, channel_map
 from .errors import AkeError
+from .functional import Pick, merge
 from .settings import Exchange, derive
 from .strategies import Choice, Strategy
 from .strategies import strategy as named_strategy
@@ -531,28 +532,45 @@ def check_finite(stacks: Mapping[str, Tensor], layers: Sequence[Layer]) -> None:
 
 def exchange(
     target: nn.Module,
-    source: nn.Module,
+    source: nn.Module | Sequence[nn.Module],
     *,
     channels: int = 5,
     bins: int = 10,
     strategy: str = "adaptive",
     layers: str = "all",
     seed: int = 0,
-    data: Data | None = None,
+    data: Data | Sequence[Data] | None = None,
     map: ChannelMap | None = None,
+    keep: bool = True,
+    inner: bool = False,
 ) -> list[Swap]:
     """Swap redundant channels of ``target`` for informative ones of ``source``, in place on both. Returns what moved.
 
+    With ``strategy="functional"`` the target becomes one network that computes what it and all sources compute on
+    average (see :mod:`akegnn.functional`); the sources stay as they are. They may be wider or narrower than the target.
+
     Args:
-        target, source: two modules of one architecture.
+        target, source: two modules of one architecture; for ``functional`` any number of sources.
         channels: swaps per layer (M), cut to the number of channels.
         bins: of the histogram behind the entropy (B).
         strategy: one of :data:`akegnn.strategies.STRATEGIES`.
         layers: ``all``, or ``hidden`` to leave the output layer alone.
         seed: for the strategies that draw.
-        data: a graph to find the channels with, where a model needs more than ``x`` and ``edge_index``.
+        data: a graph to find the channels with, where a model needs more than ``x`` and ``edge_index``; for
+            ``functional`` the graph, or batches of graphs, on which the networks are to agree.
         map: a channel map found before, see :func:`akegnn.channels.channel_map`.
+        keep: for ``functional``, whether the target's own channels are among those to choose from; without, it says
+            only how wide the network is to be.
+        inner: for ``functional``, whether outputs are embeddings that are compared by inner products (links).
     """
+    sources = [source] if isinstance(source, nn.Module) else list(source)
+    if named_strategy(strategy).merges:
+        return _merge_modules(target, sources, data, keep, inner)
+    if len(sources) != 1:
+        raise AkeError(f"source: strategy {strategy!r} takes one network, got {len(sources)}; see exchange_ring")
+    if data is not None and not isinstance(data, Data):
+        raise AkeError(f"data: strategy {strategy!r} takes one graph")
+    source = sources[0]
     return exchange_ring(
         [target, source],
         [(1, 0)],
@@ -564,6 +582,38 @@ def exchange(
         data=data,
         map=map,
     )
+
+
+def _merge_modules(
+    target: nn.Module, sources: list[nn.Module], data: Data | Sequence[Data] | None, keep: bool, inner: bool
+) -> list[Swap]:
+    batches = [data] if isinstance(data, Data) else list(data or ())
+    if not batches:
+        raise AkeError("data: strategy 'functional' needs a graph, to see what channels compute")
+    networks = [target, *sources] if keep else sources
+    if not networks:
+        raise AkeError("source: at least one network is needed")
+    modes = [n.training for n in networks]
+    found = channel_map(target, batches[0])
+    maps = [found if n is target else channel_map(n, batches[0]) for n in networks]
+    for n in networks:
+        n.eval()
+    try:
+        state, picks = merge(networks, [n.state_dict() for n in networks], maps, batches, found, inner)
+    finally:
+        for n, mode in zip(networks, modes, strict=True):
+            n.train(mode)
+    target.load_state_dict(state)
+    return as_swaps(picks, found)
+
+
+def as_swaps(picks: Sequence[Pick], map: ChannelMap, replica: int = 0) -> list[Swap]:
+    """What :func:`akegnn.functional.merge` picked, as a record of moves; the step is the order of the picks."""
+    sizes = {x.name: sum(math.prod(map.shapes[s.name]) for s in x.weights) // x.channels for x in map.layers}
+    return [
+        Swap(p.layer, p.order + 1, p.network, 0, p.channel, p.place, None, None, None, sizes[p.layer], replica)
+        for p in picks
+    ]
 
 
 def exchange_ring(
@@ -581,6 +631,8 @@ def exchange_ring(
 ) -> list[Swap]:
     """Exchange among several modules, in place: each takes from the one before it, ``iterations`` times round."""
     check_alike(networks)
+    if named_strategy(strategy).merges:
+        raise AkeError(f"strategy {strategy!r}: makes one network of all and has no ring; see exchange")
     map = map or channel_map(networks[0], data)
     how = Exchange(strategy, channels, bins, iterations, layers)
     states = [network.state_dict() for network in networks]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import operator
 import statistics
@@ -22,18 +23,42 @@ from .data.prepare import prepare
 from .errors import AkeError, RunFailed
 from .exchange import Swap, check_alike
 from .methods import METHODS
-from .methods.ake import lines as ring_lines
-from .models import Factory, resolve
-from .phases import Bench, Line, total
+from .methods.ake import make as make_ring
+from .methods.strong import RATE
+from .methods.strong import make as make_strong
+from .models import Factory, find_class, resolve
+from .phases import Bench, Line, Made, total
 from .settings import Exchange, Phases, Settings
 from .stats import Scores, paired, summarise
 from .strategies import STRATEGIES
 from .tasks import Metric, Task, make_task
 from .training import Epoch, MakeOptimizer, MakeScheduler, OwnLoop, Trainer
-from .views import View, as_view, paper_views
+from .views import DropEdges, View, as_view, paper_views
 
-RECIPES: dict[str, Callable[[], tuple[list[View], Exchange]]] = {
-    "paper": lambda: (paper_views(), Exchange()),
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named full setting: what the networks see, how they exchange, and what is made of them."""
+
+    about: str
+    views: Callable[[], list[View]]
+    exchange: Exchange
+    make: Callable[[Bench], Made]
+
+
+RECIPES = {
+    "strong": Recipe(
+        "networks on fewer edges, merged by function, taught what all agree on; validation decides",
+        lambda: [DropEdges(RATE, resample="epoch") for _ in range(4)],
+        Exchange("functional"),
+        make_strong,
+    ),
+    "paper": Recipe(
+        "the paper as written: four views, redundant channels swapped for informative ones, each trained again",
+        paper_views,
+        Exchange(),
+        lambda bench: make_ring(bench, bench.individual),  # nobody else needs them
+    ),
 }
 
 
@@ -174,7 +199,7 @@ def fit(
     task: str | None = None,
     views: Sequence[View | Callable[[Data], Data] | str] | None = None,
     resample: str | None = None,
-    recipe: str = "paper",
+    recipe: str = "strong",
     preset: bool = True,
     seed: int = 0,
     seeds: int | Sequence[int] | None = None,
@@ -264,6 +289,7 @@ class Plan:
     models: Sequence[nn.Module] | None
     views: list[View]
     settings: Settings
+    slim: Callable[[int], Factory] | None = None  # builds networks of another width
     say: Callable[[str], None] = logging.getLogger("akegnn").warning  # takes the lines that are for people
 
     def run(self) -> Result:
@@ -289,14 +315,11 @@ class Plan:
         for name, network, prediction in zip(bench.names, bench.individual, predictions, strict=True):
             lines.append(bench.line(f"view {name}", prediction, network.seconds))
         lines.append(bench.line("ensemble", bench.combine(predictions), total(bench.individual), len(bench.views)))
-        networks = bench.individual  # nobody else needs them
-        swaps = bench.swap(networks)
-        lines.append(bench.line("after exchange", bench.predict(networks[0]), total(networks)))
-        bench.again(networks, "re-training")
-        lines += ring_lines(bench, networks, "AKE")
+        made = RECIPES[settings.recipe].make(bench)
+        lines += made.lines
 
         moved_in: list[list[Swap]] = [[] for _ in cells]
-        for swap in swaps:
+        for swap in made.swaps:
             moved_in[swap.replica].append(swap)
         many = len(cells) > 1
         several = settings
@@ -307,7 +330,7 @@ class Plan:
         for k, (split, seed) in enumerate(cells):
             if k in bench.failed:
                 continue
-            final = [n.population.module(k).eval() for n in networks]
+            final = [n.population.module(k).eval() for n in made.networks]
             own, alone = replace(several, split=split, seed=seed), bench.task.alone(k)
             scores = [Score(x.name, x.validation[k], x.test[k], x.passes, x.seconds[k]) for x in lines]
             rest = (own, alone.metric_name, alone.floor(), dict(alone.sizes), found, alone.example.get("classes"))
@@ -317,7 +340,8 @@ class Plan:
     def bench(self, cells: Sequence[tuple[int, int]]) -> Bench:
         """Everything that methods need, for these splits and seeds."""
         s = self.settings
-        return Bench(self.trainer, self.factory, self.views, s.exchange, cells, self.models, s.phases, s.data, self.say)
+        rest = (s.exchange, cells, self.models, s.phases, s.data, self.slim, self.say)
+        return Bench(self.trainer, self.factory, self.views, *rest)
 
 
 def plan(
@@ -329,7 +353,7 @@ def plan(
     task: str | None = None,
     views: Sequence[View | Callable[[Data], Data] | str] | None = None,
     resample: str | None = None,
-    recipe: str = "paper",
+    recipe: str = "strong",
     preset: bool = True,
     seed: int = 0,
     split: int = 0,
@@ -362,11 +386,12 @@ def plan(
         raise AkeError(f"recipe: {recipe!r} is not one of {', '.join(RECIPES)}")
     seed = int(seed)
     data = str(data) if isinstance(data, Path) else data
-    recipe_views, recipe_exchange = RECIPES[recipe]()
-    swapping = _replace("exchange", recipe_exchange, exchange)
+    swapping = _replace("exchange", RECIPES[recipe].exchange, exchange)
     ways = _replace("phases", Phases(), phases)
     if swapping.strategy not in STRATEGIES:
         raise AkeError(f"strategy: {swapping.strategy!r} is not one of {', '.join(STRATEGIES)}")
+    if STRATEGIES[swapping.strategy].merges and isinstance(exchange, Mapping) and "channels" in exchange:
+        swapping = replace(swapping, width=swapping.channels, channels=Exchange.channels)  # all that it can mean there
     found = presets.find(data, model, task) if preset and isinstance(data, str) and isinstance(model, str) else None
     known = found or presets.Preset("", "", "")
     given: dict[str, Any] = {"epochs": epochs, "lr": lr, "weight_decay": weight_decay, "patience": patience}
@@ -386,7 +411,7 @@ def plan(
         labels_per_class=labels_per_class,
     )
     problem = problem.to(_device(device))
-    shown = [as_view(v) for v in views] if views is not None else recipe_views
+    shown = [as_view(v) for v in views] if views is not None else RECIPES[recipe].views()
     if not shown:
         raise AkeError("views: at least one is needed")
     if resample is not None:
@@ -397,9 +422,11 @@ def plan(
         if len(models) != len(shown):
             raise AkeError(f"models: {len(models)} networks for {len(shown)} views; give as many views as networks")
         check_alike(models)
-        factory, name, arguments = None, "given", dict(model_args or {})
+        factory, name, arguments, slim = None, "given", dict(model_args or {}), None
     else:
-        factory, name, arguments = resolve(model, {**known.model_args, **(model_args or {})}, problem)
+        chosen = {**known.model_args, **(model_args or {})}
+        factory, name, arguments = resolve(model, chosen, problem)
+        slim = _slim(model, chosen, problem)
     settings = Settings(
         data=data if isinstance(data, str) else "given",
         task=problem.name,
@@ -436,7 +463,19 @@ def plan(
         trial = trainer.make_optimizer([("", nn.Parameter(torch.zeros(1)))])
     if trainer.scheduler is None:
         trainer.make_scheduler(trial)
-    return Plan(trainer, factory, models, shown, settings)
+    return Plan(trainer, factory, models, shown, settings, slim)
+
+
+def _slim(
+    model: str | type[nn.Module] | Factory, chosen: Mapping[str, Any], task: Task
+) -> Callable[[int], Factory] | None:
+    """How to build the model with another number of hidden channels, where that is one argument of it."""
+    if not isinstance(model, str | type):
+        return None
+    takes = inspect.signature(find_class(model) if isinstance(model, str) else model).parameters
+    if "hidden_channels" not in takes or "heads" in takes:
+        return None
+    return lambda width: resolve(model, {**chosen, "hidden_channels": width}, task)[0]
 
 
 def number_list(name: str, numbers: int | Sequence[int], first: int) -> list[int]:

@@ -16,15 +16,17 @@ import torch
 from torch import Tensor, nn
 
 from .channels import ChannelMap, Layer, channel_map
-from .errors import RunFailed
-from .exchange import Swap, exchange_populations
+from .errors import AkeError, RunFailed
+from .exchange import Swap, as_swaps, exchange_populations
 from .forward import forward
+from .functional import merge
 from .models import Factory
 from .population import Hook, Population, Replica
 from .settings import Exchange, Phases
+from .strategies import strategy
 from .tasks import Task
 from .tasks.base import check_outputs, in_precision, precision_of
-from .training import Epoch, Trainer
+from .training import Epoch, Targets, Trainer
 from .views import Original, View
 
 
@@ -38,6 +40,15 @@ class Line:
     passes: int  # forward passes that a prediction costs
     parameters: int  # of all networks that a prediction needs
     seconds: list[float]  # of training, each cell's share
+
+
+@dataclass
+class Made:
+    """What a recipe makes: lines of scores, the networks (the first ships), and which channels moved."""
+
+    lines: list[Line]
+    networks: list[Networks]
+    swaps: list[Swap]
 
 
 @dataclass
@@ -67,6 +78,7 @@ class Bench:
     given: Sequence[nn.Module] | None = None  # networks already trained, one per view
     how: Phases = field(default_factory=Phases)
     data: str = ""  # the dataset's name, for methods that have settings of their own there
+    slim: Callable[[int], Factory] | None = None  # how to build networks of another width
     say: Callable[[str], None] = lambda line: None
     history: list[Epoch] = field(default_factory=list)
     failed: dict[int, str] = field(default_factory=dict)  # by cell: why it has no result
@@ -97,13 +109,23 @@ class Bench:
 
     # ---- networks
 
-    def new(self, network: str) -> Networks:
+    def new(self, network: str, narrow: bool = False) -> Networks:
         """Fresh networks; their weights depend on the seed and on which network they are."""
-        return Networks(self._build([seed for _, seed in self.cells], network), [0.0] * len(self.cells))
+        factory = self._narrow() if narrow else None
+        return Networks(self._build([seed for _, seed in self.cells], network, factory), [0.0] * len(self.cells))
 
-    def _build(self, seeds: Sequence[int], network: str) -> Population:
-        assert self.factory is not None
-        return Population(self.factory, seeds, network).to(self.trainer.task.device)
+    def _build(self, seeds: Sequence[int], network: str, factory: Factory | None = None) -> Population:
+        factory = factory or self.factory
+        assert factory is not None
+        return Population(factory, seeds, network).to(self.trainer.task.device)
+
+    def _narrow(self) -> Factory | None:
+        """How to build a network of the width that is asked for, if one is."""
+        if not self.exchange.width:
+            return None
+        if self.slim is None:
+            raise AkeError("width: only for a model given by name that has hidden_channels and no heads")
+        return self.slim(self.exchange.width)
 
     @cached_property
     def base(self) -> Networks:
@@ -136,7 +158,12 @@ class Bench:
         return networks
 
     def swap(self, networks: list[Networks]) -> list[Swap]:
-        """Phase 2: exchange channels round the ring, in place."""
+        """Phase 2: exchange channels round the ring, in place. By function, all become the network that is made."""
+        if strategy(self.exchange.strategy).merges:
+            made, swaps = self.merge(networks, self._narrow())
+            for n in networks:
+                n.population, n.seconds = made.copy().population, [s / len(networks) for s in made.seconds]
+            return swaps
         started = time.perf_counter()
         swaps = exchange_populations(
             [n.population.state for n in networks],
@@ -151,9 +178,42 @@ class Bench:
             n.seconds = [s + share for s in n.seconds]
         return swaps
 
-    def train(self, networks: Networks, view: View, phase: str, name: str, hook: Hook | None = None) -> None:
+    def merge(self, networks: Sequence[Networks], factory: Factory | None = None) -> tuple[Networks, list[Swap]]:
+        """One network of several, by function, cell by cell; ``factory`` builds one of another width."""
+        started = time.perf_counter()
+        module = copy.deepcopy(networks[0].population.template).eval()
+        made = networks[0].copy()
+        wanted = self.map
+        if factory is not None:
+            made.population = self._build([seed for _, seed in self.cells], "merged", factory)
+            wanted = channel_map(made.population.template, self.trainer.task.example)
+        swaps: list[Swap] = []
+        inner = self.trainer.task.name == "link"
+        for k in range(len(self.cells)):
+            states = [n.population.state_dict(k) for n in networks]
+            batches = self.task.alone(k).looked_at()
+            count = len(networks)
+            state, picks = merge([module] * count, states, [self.map] * count, batches, wanted, inner)
+            made.population.load_state_dict(k, state)
+            swaps += as_swaps(picks, wanted, k)
+        share = (time.perf_counter() - started) / len(self.cells)
+        made.seconds = [s + share for s in total(networks)]
+        return made, swaps
+
+    def train(
+        self,
+        networks: Networks,
+        view: View,
+        phase: str,
+        name: str,
+        hook: Hook | None = None,
+        targets: Sequence[Targets] | None = None,
+    ) -> None:
         """Train in place. A cell that fails has no result; another's weights take its place, so that all can go on."""
-        replicas = [Replica(seed, name, view, split) for split, seed in self.cells]
+        replicas = [
+            Replica(seed, name, view, split, targets[k] if targets is not None else None)
+            for k, (split, seed) in enumerate(self.cells)
+        ]
         outcomes = networks.population.train(self.trainer, replicas, phase, self.say, hook)
         fine = [k for k, outcome in enumerate(outcomes) if not outcome.failed]
         if not fine:
@@ -173,7 +233,7 @@ class Bench:
     def with_trainer(self, trainer: Trainer, factory: Factory | None = None) -> Bench:
         """The same cells with other training, or with other networks of the same tensors."""
         factory = factory or self.factory
-        return Bench(trainer, factory, self.views, self.exchange, self.cells, None, self.how, self.data, self.say)
+        return replace(self, trainer=trainer, factory=factory, given=None, history=[], failed={})
 
     # ---- scores
 

@@ -29,8 +29,8 @@ from .forward import arguments, forget
 from .propagate import Edges, Sparse, Structure
 from .settings import Training, derive
 from .tasks import Task
-from .training import Epoch, Trainer, batch_draws, evaluate, seeded, training_loss
-from .views import View
+from .training import Epoch, Targets, Trainer, batch_draws, evaluate, seeded, softened, training_loss
+from .views import Original, View
 
 SPARSE_BELOW = 0.1  # share of non-zero features under which sparse products are faster than dense ones
 # Optimizers that treat every number by itself, so that stacked networks do not mix.
@@ -49,6 +49,7 @@ class Replica:
     network: str
     view: View
     split: int | None = None  # of the data; by default the task's
+    targets: Targets | None = None  # to learn from besides the labels
 
 
 @dataclass
@@ -251,7 +252,7 @@ class Population:
         if replica.split is not None:
             trainer = replace(trainer, task=trainer.task.at(replica.split))
         try:
-            t = trainer.train(model, replica.view, phase, replica.network, replica.seed)
+            t = trainer.train(model, replica.view, phase, replica.network, replica.seed, replica.targets)
         except RunFailed as e:
             if len(self) == 1:
                 raise
@@ -548,16 +549,53 @@ class _Inputs:
         self.draws = [batch_draws(task, r.seed, phase, r.network) for r in replicas]
         self.views = [torch.Generator().manual_seed(derive(r.seed, "view", r.network)) for r in replicas]
         self.redraw = [k for k, r in enumerate(replicas) if r.view.resample == "epoch"]
-        self.changes = bool(self.redraw) or task.new_batches
+        self.masked = len(self.redraw) == len(replicas) and self._only_edges()
+        self.changes = not self.masked and (bool(self.redraw) or task.new_batches)
         self.seen: list[Any] = []
         self._same: list[_Vectorised] = []
 
+    def _only_edges(self) -> bool:
+        """Whether views that are drawn anew only leave out edges: then a new draw is a new row of zeros and ones."""
+        ours = bool(getattr(self.population.template, "replicable", False))
+        kinds = {type(r.view) for r in self.replicas}
+        return self.task.name == "node" and ours and all(kind.kept is not View.kept for kind in kinds)
+
+    def refresh(self) -> None:
+        """Draw the views of the next epoch, where they only leave out edges; everything else stays where it is."""
+        if not self.masked:
+            return
+        data = [self.task.alone(k).data for k in range(len(self.replicas))]  # type: ignore[attr-defined]
+        kept = [r.view.kept(d, g) for r, d, g in zip(self.replicas, data, self.views, strict=True)]
+        if not self._same:
+            self._same = [self._with_all_edges()]
+        weight = data[0].get("edge_weight")
+        rows = torch.stack(kept).to(self._weight.dtype)  # type: ignore[arg-type]
+        self._weight.copy_(rows if weight is None else rows * weight)
+
+    def _with_all_edges(self) -> _Vectorised:
+        """The one batch of the node task with all edges, and a weight of its own for each of every replica."""
+        self.seen = [self._seen(k, Original()) for k in range(len(self.replicas))]
+        (batch,) = self.task.joint_batches(self.seen, self.draws)
+        made = _Vectorised.build(self.population, batch, self.task)
+        made.stack.edges = made.stack.shared.pop("edge_index")
+        like = next(p for p in self.population.state.values() if p.is_floating_point())
+        self._weight = like.new_ones(len(self.replicas), batch[0].edge_index.shape[1])
+        made.stack.own["edge_weight"] = self._weight
+        return made
+
+    def _seen(self, k: int, view: View) -> Any:
+        return softened(self.task.alone(k).seen(view, self.views[k]), self.replicas[k].targets)
+
     def epoch(self) -> Iterator[_Vectorised]:
         """The batches of the next epoch."""
+        if self.masked:
+            if not self._same:
+                self.refresh()
+            return iter(self._same)
         again = self.redraw if self.seen else range(len(self.replicas))
         self.seen = self.seen or [None] * len(self.replicas)
         for k in again:
-            self.seen[k] = self.task.alone(k).seen(self.replicas[k].view, self.views[k])
+            self.seen[k] = self._seen(k, self.replicas[k].view)
         if self.changes or not self._same:
             batches = self.task.joint_batches(self.seen, self.draws)
             made = (_Vectorised.build(self.population, batch, self.task) for batch in batches)
@@ -610,6 +648,7 @@ def _train_together(
     run = _Captured(epoch, optimizer) if same and ours and _capturable(optimizer, task.device) else epoch
     with seeded(derive(replicas[0].seed, phase, replicas[0].network, count)), _precision(settings.precision):
         for k in range(1, settings.epochs + 1):
+            inputs.refresh()
             run()
             if hook is not None:
                 hook(state, k)

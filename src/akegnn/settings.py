@@ -60,6 +60,7 @@ class Exchange:
     bins: int = 10  # B
     iterations: int = 3  # times round the ring: N = V * iterations steps
     layers: str = "all"  # or "hidden"
+    width: int = 0  # channels of every hidden layer of the network that "functional" makes; 0: as many as there are
 
     def __post_init__(self) -> None:
         for name in ("channels", "bins", "iterations"):
@@ -69,6 +70,8 @@ class Exchange:
                 raise AkeError(f"{name}: must be at least 1, got {getattr(self, name)}")
         if self.layers not in ("all", "hidden"):
             raise AkeError(f"layers: {self.layers!r} is not one of all, hidden")
+        if not isinstance(self.width, int) or self.width < 0:
+            raise AkeError(f"width: must be a whole number and not negative, got {self.width!r}")
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class Settings:
     model: str = "gcn"  # a backbone's name, "package.module:Class", or "given"
     model_args: dict[str, Any] = field(default_factory=dict)
     preset: str = ""  # where the settings that were not given come from
-    recipe: str = "paper"
+    recipe: str = "paper"  # what a file without this field means; the default of a run is in akegnn.fit
     views: list[dict[str, Any]] = field(default_factory=list)
     seed: int = 0
     seeds: list[int] = field(default_factory=list)  # all of them, where there are several

@@ -75,6 +75,7 @@ class Strategy:
     partner: Literal["source", "random", "self"] = "source"  # who gives: a trained network, an untrained one, itself
     neuron: bool = False  # move the outgoing weights as well
     adaptive: bool = False  # needs correlation and entropy
+    merges: bool = False  # makes one network of all, instead of swapping round a ring; see akegnn.functional
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -94,6 +95,9 @@ STRATEGIES: dict[str, Strategy] = {
     ),
     "neuron": Strategy(
         adaptive, "as adaptive, and the weights that read the channel move with it", neuron=True, adaptive=True
+    ),
+    "functional": Strategy(
+        uniform, "of all networks' channels those that together compute what the ensemble does", merges=True
     ),
 }
 

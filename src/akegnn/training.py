@@ -42,6 +42,14 @@ class Epoch:
     best: float  # validation so far
 
 
+@dataclass(frozen=True)
+class Targets:
+    """What others have learned, to be learned from: of every node, labelled or not, how likely each class is."""
+
+    soft: Tensor  # [N, C], each row adds up to one
+    weight: float  # of the loss on these; the rest is for the labels
+
+
 @dataclass
 class Trained:
     """A network at its best validation epoch."""
@@ -66,14 +74,17 @@ class Trainer:
     keep: bool = False  # populations go on with the state that their optimizer had when they were last trained
     on_epoch: Callable[[Epoch], None] = lambda epoch: None
 
-    def train(self, model: nn.Module, view: View, phase: str, network: str, seed: int) -> Trained:
+    def train(
+        self, model: nn.Module, view: View, phase: str, network: str, seed: int, targets: Targets | None = None
+    ) -> Trained:
         """Train ``model`` in place on ``view`` and put it back to its best validation epoch.
 
         Which epoch is best is decided on the original data: by validation score, then by validation loss, or by the
         loss alone (``select``).
         """
         views = torch.Generator().manual_seed(derive(seed, "view", network))
-        job = _Job(model, view, self.task.seen(view, views), views, phase, network, seed, time.perf_counter())
+        seen = self.task.seen(view, views)
+        job = _Job(model, view, seen, views, phase, network, seed, time.perf_counter(), targets)
         with seeded(derive(seed, phase, network)):
             return self._own(job) if self.own_loop is not None else self._loop(job)
 
@@ -109,7 +120,7 @@ class Trainer:
         total, count = 0.0, 0
         for batch in self.task.batches(job.seen, draws):
             optimizer.zero_grad()
-            loss = training_loss(job.model, batch, self.task)
+            loss = training_loss(job.model, softened(batch, job.targets), self.task)
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise RunFailed(f"{job.where}, epoch {epoch}: the loss is {value}; try a smaller lr")
@@ -127,6 +138,7 @@ class Trainer:
             "seed": derive(job.seed, job.phase, job.network),
             "phase": job.phase,
             "redraw": lambda: self.task.seen(job.view, job.views),
+            "targets": job.targets.soft if job.targets is not None else None,
         }
         wanted = inspect.signature(self.own_loop).parameters
         returned = self.own_loop(model, job.seen, **{k: v for k, v in offers.items() if k in wanted})
@@ -202,6 +214,7 @@ class _Job:
     network: str
     seed: int
     started: float
+    targets: Targets | None = None
 
     @property
     def where(self) -> str:
@@ -235,6 +248,14 @@ class _Best:
 def batch_draws(task: Task, seed: int, phase: str, network: str) -> torch.Generator:
     """What decides the batches of a training."""
     return torch.Generator().manual_seed(derive(seed if task.own_batches else 0, phase, network, "batches"))
+
+
+def softened(batch: Data, targets: Targets | None) -> Data:
+    """A batch that brings soft targets along; see :meth:`akegnn.tasks.node.NodeTask.loss`."""
+    if targets is not None:
+        batch = copy.copy(batch)
+        batch.soft, batch.soft_weight = targets.soft, targets.weight
+    return batch
 
 
 def training_loss(model: nn.Module, batch: Data, task: Task) -> Tensor:

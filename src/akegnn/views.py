@@ -88,14 +88,21 @@ def drop_edges(
 
     Returns the remaining edges and which were kept, ``[E]``.
     """
-    if undirected:
-        ends = torch.stack([edge_index.amin(0), edge_index.amax(0)])
-        pairs, which = torch.unique(ends, dim=1, return_inverse=True)
-        fate = torch.rand(pairs.shape[1], generator=generator, device=_device(generator)).to(which.device)[which]
-    else:
-        fate = torch.rand(edge_index.shape[1], generator=generator, device=_device(generator)).to(edge_index.device)
-    kept = fate >= rate
+    kept = _kept(*_pairs(edge_index, undirected), rate, generator)
     return edge_index[:, kept], kept
+
+
+def _pairs(edge_index: Tensor, undirected: bool) -> tuple[Tensor, int]:
+    """Which edges share a fate: a number for each edge, and how many numbers there are."""
+    if not undirected:
+        return torch.arange(edge_index.shape[1], device=edge_index.device), edge_index.shape[1]
+    ends = torch.stack([edge_index.amin(0), edge_index.amax(0)])
+    pairs, which = torch.unique(ends, dim=1, return_inverse=True)
+    return which, pairs.shape[1]
+
+
+def _kept(which: Tensor, count: int, rate: float, generator: torch.Generator | None) -> Tensor:
+    return (torch.rand(count, generator=generator, device=_device(generator)) >= rate).to(which.device)[which]
 
 
 def subgraph_edges(
@@ -196,6 +203,10 @@ class View(BaseTransform):
         """Change ``data``, a shallow copy, by assigning new tensors to it."""
         raise NotImplementedError
 
+    def kept(self, data: Data, generator: torch.Generator | None) -> Tensor | None:
+        """Which edges of ``data`` are kept, ``[E]``, of a view that leaves everything else alone; else ``None``."""
+        return None
+
     def spec(self) -> dict[str, Any]:
         """The view as plain data; :func:`from_spec` is the way back."""
         kind = next((k for k, v in VIEWS.items() if v is type(self)), "custom")
@@ -257,9 +268,18 @@ class DropEdges(View):
     rate: float = 0.3
 
     def draw(self, data: Data, generator: torch.Generator | None) -> Data:
-        edges = self._edges(data)
-        _, kept = drop_edges(edges, self.rate, is_undirected(edges, num_nodes=data.num_nodes), generator)
-        return keep_edges(data, kept)
+        return keep_edges(data, self.kept(data, generator))
+
+    def kept(self, data: Data, generator: torch.Generator | None) -> Tensor:
+        edges, known = self._edges(data), self.__dict__.get("_known")
+        if known is None or known[0] is not edges:  # pairing takes longer than drawing, and a graph is drawn often
+            known = edges, _pairs(edges, is_undirected(edges, num_nodes=data.num_nodes))
+            self.__dict__["_known"] = known
+        which, count = known[1]
+        return _kept(which, count, self.rate, generator)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_known"}
 
 
 @dataclass
@@ -275,8 +295,10 @@ class Subgraph(View):
             raise AkeError(f"Subgraph: method must be 'nodes' or 'walk', got {self.method!r}")
 
     def draw(self, data: Data, generator: torch.Generator | None) -> Data:
-        _, kept, _ = subgraph_edges(self._edges(data), int(data.num_nodes or 0), self.rate, self.method, generator)
-        return keep_edges(data, kept)
+        return keep_edges(data, self.kept(data, generator))
+
+    def kept(self, data: Data, generator: torch.Generator | None) -> Tensor:
+        return subgraph_edges(self._edges(data), int(data.num_nodes or 0), self.rate, self.method, generator)[1]
 
 
 @dataclass

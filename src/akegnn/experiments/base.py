@@ -51,7 +51,7 @@ class Job:
 
     def plan(self, device: str, data_root: str | Path | None) -> Plan:
         """The settled run."""
-        return plan(self.data, self.model, device=device, data_root=data_root, **self.settings)
+        return plan(self.data, self.model, device=device, data_root=data_root, **{"recipe": "paper", **self.settings})
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,8 @@ def blocks(jobs: Sequence[Job], data_root: str | Path | None = None) -> list[Blo
         settled = dataclasses.asdict(job.plan("cpu", data_root).settings)
         for name in ("seed", "split", "seeds", "splits", "device", "baseline", "splits_drawn"):
             settled.pop(name)
+        if not settled["exchange"]["width"]:  # as it was before there was such a thing
+            settled["exchange"].pop("width")
         cells = [(split, seed) for split in range(job.splits) for seed in range(job.seeds)]
         for start in range(0, len(cells), BLOCK):
             part = tuple(cells[start : start + BLOCK])

@@ -16,6 +16,7 @@ from .ensembles import ensemble, ensemble_further
 from .further import further_training
 from .single import single
 from .soups import greedy_soup, uniform_soup
+from .strong import functional, strong
 from .weighting import adaptive_weighting, adaptive_weighting_every_epoch
 
 Method = Callable[[Bench], Iterator[Line]]
@@ -32,6 +33,8 @@ METHODS: dict[str, Method] = {
     "uniform-soup": uniform_soup,
     "greedy-soup": greedy_soup,
     "averaging": averaging,
+    "functional": functional,
+    "strong": strong,
 }
 
 __all__ = ["METHODS", "Method"]

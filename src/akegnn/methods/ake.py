@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..phases import Bench, Line, Networks, total
+from ..phases import Bench, Line, Made, Networks, total
 
 
 def ake(bench: Bench) -> Iterator[Line]:
     """Right after the exchange, and after training again: the first network, which ships, and all others."""
-    networks = [n.copy() for n in bench.individual]
-    bench.swap(networks)
-    yield bench.line("after exchange", bench.predict(networks[0]), total(networks))
+    yield from make(bench, [n.copy() for n in bench.individual]).lines
+
+
+def make(bench: Bench, networks: list[Networks]) -> Made:
+    """Exchange among the networks, in place, and train them again."""
+    swaps = bench.swap(networks)
+    found = [bench.line("after exchange", bench.predict(networks[0]), total(networks))]
     bench.again(networks, "re-training")
-    yield from lines(bench, networks, "AKE")
+    return Made([*found, *lines(bench, networks, "AKE")], networks, swaps)
 
 
 def lines(bench: Bench, networks: list[Networks], name: str) -> Iterator[Line]:

@@ -153,6 +153,10 @@ class Task(ABC):
     def originals(self) -> list[Data]:
         """What predictions are made on, one or several batches; the outputs are put one after another."""
 
+    def looked_at(self) -> list[Data]:
+        """Graphs on which one may look at what channels compute: all that is there in training, without labels."""
+        return self.originals()
+
     def read_out(self, out: Tensor) -> Tensor:
         """The prediction, from the model's output on :meth:`originals`."""
         return out

@@ -201,6 +201,9 @@ class GraphTask(Task):
     def originals(self) -> list[Data]:
         return self.evaluated
 
+    def looked_at(self) -> list[Data]:
+        return _in_batches(self.train_graphs)
+
     def watched(self) -> GraphTask:
         if "_cached_watched" not in self.__dict__:
             task = copy.copy(self)

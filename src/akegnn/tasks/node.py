@@ -99,7 +99,7 @@ class NodeTask(Task):
     def loss(self, out: Tensor, batch: Data) -> Tensor:
         check_outputs(self.name, out, self.outputs)
         train = self.parts["train"]
-        return cross_entropy(out.index_select(0, train), self.labels.index_select(0, train))
+        return _mixed(cross_entropy(out.index_select(0, train), self.labels.index_select(0, train)), out, batch)
 
     def predict(self, model: nn.Module) -> Tensor:
         return forward(model, self.data)
@@ -137,7 +137,7 @@ class _ManySplits(NodeTask):
 
     def loss(self, out: Tensor, batch: Data) -> Tensor:
         check_outputs(self.name, out, self.outputs)
-        return _mean(cross_entropy(out, self._target, reduction="none"), batch.train_mask)
+        return _mixed(_mean(cross_entropy(out, self._target, reduction="none"), batch.train_mask), out, batch)
 
     def scores(self, predictions: Tensor, part: str) -> Tensor:
         if not self.scores_on_device:
@@ -148,6 +148,15 @@ class _ManySplits(NodeTask):
     def part_losses(self, predictions: Tensor, part: str) -> Tensor:
         losses = cross_entropy(predictions.transpose(1, 2), self._target.expand(len(predictions), -1), reduction="none")
         return _mean(losses, self._masks_of[part][self._which])
+
+
+def _mixed(hard: Tensor, out: Tensor, batch: Data) -> Tensor:
+    """The loss on labels, or that and the one on soft targets of all nodes."""
+    soft = batch.get("soft")
+    if soft is None:
+        return hard
+    weight: float = batch.get("soft_weight")
+    return (1 - weight) * hard + weight * cross_entropy(out, soft)
 
 
 def _mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -1,0 +1,652 @@
+"""Exchange by function: of the channels of several networks, those that together compute what all of them compute.
+
+What makes a channel redundant or informative is what it computes. The channels of all networks are pooled; as many as
+one network holds are picked, one at a time, each the one that most reduces the squared error of reconstructing what the
+next layers read off the whole pool; the weights that read the picked ones follow in closed form. From the input to the
+output, layer by layer; the last step reconstructs the ensemble. No gradient is needed.
+
+*Working copies* carry this through: each network keeps its own layers from the present one on and shares, before it,
+the layers of the network that is being made, so that every pool is what the networks would compute from what was picked
+so far. Which columns a layer multiplies its weights with (neighbours' means, residual parts) is found out by calling it
+with unit weights; so nothing here knows a type of layer, but that attention is not linear.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch_geometric.data import Data
+
+from .channels import ChannelMap, Layer, Slot, rule_of
+from .errors import AkeError
+from .forward import arguments
+
+State = dict[str, Tensor]
+RIDGE = 1e-10  # of the mean square of the columns: keeps dead channels from dividing by zero
+
+
+@dataclass(frozen=True)
+class Pick:
+    """One channel (or head) of the pool that was taken: where it comes from and which place it got."""
+
+    layer: str
+    order: int
+    network: int
+    channel: int
+    place: int
+
+
+# ---- least squares ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Equations:
+    """Normal equations of ``columns @ w = targets``, summed over batches of rows, in float64."""
+
+    gram: Tensor | float = 0.0  # [F, F]
+    right: Tensor | float = 0.0  # [F, O]
+    square: float = 0.0  # of the targets
+
+    def add(self, columns: Tensor, targets: Tensor) -> None:
+        """Rows ``[N, F]`` and what they are to give, ``[N, O]``."""
+        columns, targets = columns.double(), targets.double()
+        self.gram = self.gram + columns.mT @ columns
+        self.right = self.right + columns.mT @ targets
+        self.square += float(targets.square().sum())
+
+    def solve(self, chosen: Tensor | None = None) -> Tensor:
+        """The weights ``[F, O]`` of all columns, or of the chosen ones."""
+        assert isinstance(self.gram, Tensor)
+        assert isinstance(self.right, Tensor)
+        gram, right = self.gram, self.right
+        if chosen is not None:
+            gram, right = gram[chosen][:, chosen], right[chosen]
+        jitter = RIDGE * gram.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny)
+        return torch.linalg.solve(gram + jitter * torch.eye(len(gram), dtype=gram.dtype, device=gram.device), right)
+
+
+def greedy(readers: Sequence[Equations], units: int, count: int, free: int = 0) -> list[int]:
+    """Pick ``count`` of ``units``, each the one whose addition leaves the least squared error, over all readers.
+
+    Every reader has ``F = units * b`` columns, ``b`` next to each other for each unit, then ``free`` ones that are
+    there from the beginning (a bias). Readers weigh alike: each error counts as a share of its targets.
+    """
+    states = []
+    for reader in readers:
+        assert isinstance(reader.gram, Tensor)
+        assert isinstance(reader.right, Tensor)
+        gram, right = reader.gram.clone(), reader.right / max(reader.square, 1e-300) ** 0.5
+        small = 1e-9 * float(gram.diagonal().max().clamp_min(1e-300))
+        wide = (len(gram) - free) // units
+        for k in range(len(gram) - free, len(gram)):
+            gram, right = _without(gram, right, torch.tensor([k], device=gram.device), small)
+        states.append((gram, right, wide, small))
+    chosen: list[int] = []
+    for _ in range(min(count, units)):
+        gains = sum(
+            _gains(gram[: units * b, : units * b], right[: units * b], b, small) for gram, right, b, small in states
+        )
+        assert isinstance(gains, Tensor)
+        if chosen:
+            gains[chosen] = -1.0
+        best = int(gains.argmax())
+        chosen.append(best)
+        for k, (gram, right, b, small) in enumerate(states):
+            block = torch.arange(best * b, (best + 1) * b, device=gram.device)
+            states[k] = (*_without(gram, right, block, small), b, small)
+    return chosen
+
+
+def _gains(gram: Tensor, right: Tensor, b: int, small: float) -> Tensor:
+    """By how much each unit would reduce the squared error."""
+    if b == 1:
+        left = gram.diagonal()
+        return torch.where(left > small, right.square().sum(1) / left.clamp_min(small), 0.0)
+    units = len(gram) // b
+    index = torch.arange(units, device=gram.device)
+    blocks = gram.view(units, b, units, b)[index, :, index, :]  # [units, b, b]
+    r = right.view(units, b, -1)
+    inverse = torch.linalg.pinv(blocks, atol=small, hermitian=True)
+    return (r * (inverse @ r)).sum((1, 2))
+
+
+def _without(gram: Tensor, right: Tensor, block: Tensor, small: float) -> tuple[Tensor, Tensor]:
+    """What is left of all columns and of the targets once the block explains its part of them."""
+    own = gram[block][:, block]
+    inverse = (
+        torch.linalg.pinv(own, atol=small, hermitian=True) if len(block) > 1 else own.clamp_min(small).reciprocal()
+    )
+    share = gram[:, block] @ inverse
+    return gram - share @ gram[block], right - share @ right[block]
+
+
+# ---- looking into a network ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Call:
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    out: Tensor
+
+
+def _run(
+    module: nn.Module, state: State, data: Data, sites: Sequence[str], instead: Mapping[str, Tensor] | None = None
+) -> tuple[dict[str, _Call], Tensor]:
+    """Call the network; what its sites were called with and gave, in order. ``instead``: outputs to put in place."""
+    calls: dict[str, _Call] = {}
+
+    def spy(name: str) -> Callable[..., Any]:
+        def hook(m: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
+            if name in calls:
+                raise AkeError(f"{name}: called twice in one pass; it cannot be exchanged by function")
+            calls[name] = _Call(args, kwargs, out)
+            return (instead or {}).get(name)
+
+        return hook
+
+    handles = [module.get_submodule(n).register_forward_hook(spy(n), with_kwargs=True) for n in sites]
+    try:
+        positional, named = arguments(module, data)
+        out = functional_call(module, state, positional, named)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls, out
+
+
+@dataclass
+class _Site:
+    """A layer's module: the weights by which it reads, in order, and its bias."""
+
+    name: str
+    layers: list[Layer]
+    weights: list[Slot]  # input axes
+    bias: str | None
+    blocks: bool
+    attends: bool
+
+    @classmethod
+    def of(cls, module: nn.Module, layers: list[Layer], name: str) -> _Site:
+        rule = rule_of(module.get_submodule(name))
+        assert rule is not None
+        weights = [slot for layer in layers for slot in layer.inputs]
+        own = [s.name for s in layers[0].travels if s.name.startswith(name + ".") and s.name.endswith("bias")]
+        return cls(name, layers, weights, own[0] if own else None, rule.blocks, "att" in "".join(rule.travels))
+
+    def columns(self, module: nn.Module, state: State, call: _Call) -> tuple[list[Tensor], Tensor | None, Tensor]:
+        """What each weight is multiplied with ``[N, I]``, what the bias is ``[N, 1]``, and the output without them."""
+        if self.attends:
+            x = call.args[0]
+            x = x[0] if isinstance(x, tuple) else x
+            return [x], None, torch.zeros_like(x[:, :1])
+        inner = module.get_submodule(self.name)
+        cut = len(self.name) + 1
+        given = {n[cut:]: v for n, v in state.items() if n.startswith(self.name + ".")}
+        size = given[self.weights[0].name[cut:]].shape[self.weights[0].axis]
+        like = next(iter(given.values()))
+        blank = {w.name[cut:]: like.new_zeros(size, size) for w in self.weights}
+        wide = size * len(self.weights) if self.blocks else size
+        bias = self.bias[cut:] if self.bias else None
+        if bias:
+            blank[bias] = like.new_zeros(wide)
+
+        def probe(**changes: Tensor) -> Tensor:
+            return functional_call(inner, {**given, **blank, **changes}, call.args, call.kwargs)  # type: ignore[no-any-return]
+
+        try:
+            base = probe()
+            found = []
+            for k, w in enumerate(self.weights):
+                out = probe(**{w.name[cut:]: torch.eye(size, dtype=like.dtype, device=like.device)}) - base
+                found.append(out[..., k * size : (k + 1) * size] if self.blocks else out)
+            one = (probe(**{bias: torch.ones_like(blank[bias])}) - base)[..., :1] if bias else None
+        except (RuntimeError, ValueError, TypeError) as e:
+            line = str(e).splitlines()[0] if str(e) else type(e).__name__
+            raise AkeError(f"{self.name}: cannot be exchanged by function ({line})") from None
+        return [f.flatten(0, -2) for f in found], None if one is None else one.flatten(0, -2), base.flatten(0, -2)
+
+
+def _site_name(module: nn.Module, tensor: str) -> str:
+    """The outermost module with a rule that holds a tensor."""
+    parts = tensor.split(".")
+    for k in range(1, len(parts)):
+        name = ".".join(parts[:k])
+        if rule_of(module.get_submodule(name)) is not None:
+            return name
+    raise AkeError(f"{tensor}: not in a layer of a known type")
+
+
+# ---- merging ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Merge:
+    modules: Sequence[nn.Module]
+    maps: Sequence[ChannelMap]
+    states: list[State]  # the working copies
+    originals: list[State]
+    batches: Sequence[Data]
+    widths: Mapping[str, int]  # of the network to be made, by layer
+    inner: bool  # outputs are embeddings, of which only inner products matter
+    sites: dict[str, _Site] = field(default_factory=dict)
+    done: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # by layer: (network, unit) of every place
+    picks: list[Pick] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        first = self.maps[0]
+        by_site: dict[str, list[Layer]] = {}
+        for layer in first.layers:
+            by_site.setdefault(_site_name(self.modules[0], layer.weights[0].name), []).append(layer)
+        self.sites = {n: _Site.of(self.modules[0], layers, n) for n, layers in by_site.items()}
+        self.layer_of = [{layer.name: layer for layer in m.layers} for m in self.maps]
+        self.read_by = {
+            layer.name: list(dict.fromkeys(_site_name(self.modules[0], s.name) for s in layer.readers))
+            for layer in first.layers
+        }
+        self.true = [
+            [_run(m, s, b, list(self.sites)) for b in self.batches]
+            for m, s in zip(self.modules, self.originals, strict=True)
+        ]
+        self.order = list(self.true[0][0][0])
+        self.tail = self._tail()
+
+    # -- what is where
+
+    def unit(self, layer: Layer) -> int:
+        """Channels that can only move together: those of a head."""
+        module = self.modules[0].get_submodule(_site_name(self.modules[0], layer.weights[0].name))
+        heads = int(getattr(module, "heads", 1))
+        whole = heads > 1 and getattr(module, "concat", True)
+        return layer.channels // heads if whole else 1
+
+    def start(self, network: int, layer: str, slot: Slot) -> int:
+        """Where the columns of a layer begin in a tensor of a working copy, of which earlier ones have new widths."""
+        place = slot.start
+        for other in self.layer_of[network].values():
+            for s in (*other.readers, *other.travels):
+                if s.name == slot.name and s.axis == slot.axis and s.start < slot.start and other.name in self.done:
+                    place += self.width(other.name) - s.size
+                    break
+        return place
+
+    def width(self, layer: str) -> int:
+        return len(self.done[layer]) * self.unit(self.layer_of[0][layer])
+
+    def splice(self, network: int, layer: str, slot: Slot, rows: Tensor, size: int) -> None:
+        """Put rows in the place of a layer's in one tensor of a working copy."""
+        state = self.states[network]
+        whole = state[slot.name]
+        shape = whole.shape
+        if slot.span > 1:
+            whole = whole.flatten(slot.axis, slot.axis + slot.span - 1)
+        begin = self.start(network, layer, slot)
+        rows = rows.to(whole.dtype).movedim(0, slot.axis)
+        after = whole.narrow(slot.axis, begin + size, whole.shape[slot.axis] - begin - size)
+        whole = torch.cat([whole.narrow(slot.axis, 0, begin), rows, after], slot.axis)
+        if slot.span > 1:
+            heads = shape[slot.axis]
+            whole = whole.unflatten(slot.axis, (heads, whole.shape[slot.axis] // heads))
+        state[slot.name] = whole.contiguous()
+
+    # -- steps
+
+    def run(self) -> State:
+        for name in self.order:
+            site = self.sites[name]
+            if any(layer.output for layer in site.layers):
+                self.finish(site)
+            else:
+                self.hidden(site)
+        return self.states[0]
+
+    def hidden(self, site: _Site) -> None:
+        """One hidden layer: reconstruct the pool from what was picked before it, then pick."""
+        raw = not any(site.name in readers for layer, readers in self.read_by.items() if layer in self.done)
+        for layer in site.layers:
+            if layer.name not in self.done:
+                if not raw:
+                    self.reconstruct_pool(site, layer)
+                self.pick(layer)
+            elif not raw:
+                self.reconstruct_picked(site, layer)
+
+    def reconstruct_pool(self, site: _Site, layer: Layer) -> None:
+        """Every network's own channels of this layer, from the shared layers before it."""
+        for v in range(len(self.states)):
+            mine = self.layer_of[v][layer.name]
+            weights = self.solve(site, layer, [(v, k) for k in range(mine.channels)])
+            self.write(site, layer, weights, [v], mine.channels)
+
+    def reconstruct_picked(self, site: _Site, layer: Layer) -> None:
+        """The picked channels of a later layer of a residual stream, in all copies at once."""
+        unit = self.unit(layer)
+        members = [(v, u * unit + k) for v, u in self.done[layer.name] for k in range(unit)]
+        weights = self.solve(site, layer, members)
+        self.write(site, layer, weights, range(len(self.states)), len(members))
+
+    def solve(self, site: _Site, layer: Layer, members: Sequence[tuple[int, int]]) -> list[Tensor]:
+        """Weights and bias by which the present input gives the original outputs of some channels."""
+        equations = Equations()
+        where = site.layers.index(layer)
+        for b, batch in enumerate(self.batches):
+            call = _run(self.modules[0], self.states[0], batch, [site.name])[0][site.name]
+            columns, one, base = site.columns(self.modules[0], self.states[0], call)
+            truth = [self.output(site, layer, v, b) for v in range(len(self.states))]
+            targets = torch.stack([truth[v][:, k] for v, k in members], 1)
+            if base.shape[1] == targets.shape[1]:
+                targets = targets - base  # what a residual layer passes on as it is
+            if site.blocks:
+                columns = [columns[where]]
+            equations.add(torch.cat([*columns, *([one] if one is not None else [])], 1), targets)
+        return list(equations.solve().split([c.shape[1] for c in [*columns, *([one] if one is not None else [])]]))
+
+    def output(self, site: _Site, layer: Layer, network: int, batch: int) -> Tensor:
+        """What a layer of an original network gave; of attention, what enters it."""
+        call = self.true[network][batch][0][site.name]
+        mine = self.layer_of[network][layer.name]
+        if site.attends:
+            x = call.args[0]
+            return (x[0] if isinstance(x, tuple) else x) @ self.originals[network][mine.weights[0].name].t()  # type: ignore[no-any-return]
+        out = call.out.flatten(0, -2)
+        if site.blocks:
+            begin = sum(self.layer_of[network][x.name].channels for x in site.layers[: site.layers.index(layer)])
+            return out[:, begin : begin + mine.channels]
+        return out
+
+    def write(self, site: _Site, layer: Layer, weights: list[Tensor], networks: Sequence[int], size: int) -> None:
+        """Put solved weights ``[I, O]`` (and bias) where they belong."""
+        inputs = layer.inputs
+        for v in networks:
+            state = self.states[v]
+            for slot, w in zip(inputs, weights[: len(inputs)], strict=True):
+                like = state[slot.name]
+                state[slot.name] = (w.t() if slot.axis == 1 else w).to(like.dtype).contiguous()
+            if site.bias and len(weights) > len(inputs):
+                slot = next(s for s in self.layer_of[v][layer.name].travels if s.name == site.bias)
+                self.splice(v, layer.name, slot, weights[-1].flatten(), size)
+
+    def pick(self, layer: Layer) -> None:
+        """Choose among the channels of all networks, and give every working copy the chosen ones."""
+        together = layer.together or (layer.name,)
+        unit = self.unit(layer)
+        counts = [self.layer_of[v][layer.name].channels // unit for v in range(len(self.states))]
+        readers = list(dict.fromkeys(s for name in together for s in self.read_by[name]))
+        if not readers:
+            raise AkeError(f"{layer.name}: nothing reads it; it cannot be exchanged by function")
+        equations = {name: Equations() for name in readers}
+        for batch in self.batches:
+            calls = [_run(m, s, batch, readers)[0] for m, s in zip(self.modules, self.states, strict=True)]
+            for name in readers:
+                self.read(equations[name], name, together, [c[name] for c in calls], counts, unit)
+        chosen = greedy(list(equations.values()), sum(counts), self.widths[layer.name] // unit)
+        owners = [(v, u) for v, n in enumerate(counts) for u in range(n)]
+        members = [owners[k] for k in chosen]
+        places = sorted(range(len(members)), key=lambda k: members[k])  # in the order of the pool
+        for name in together:
+            for place, k in enumerate(places):
+                self.picks.append(Pick(name, k, members[k][0], members[k][1] * unit, place))
+        self.take(together, [members[k] for k in places], unit)
+
+    def read(
+        self, equations: Equations, name: str, together: Sequence[str], calls: list[_Call], counts: list[int], unit: int
+    ) -> None:
+        """What one reader reads off every channel of the pool, and what it makes of it in each network."""
+        reader = self.sites[name]
+        found, targets = [], []
+        final = any(layer.output for layer in reader.layers)
+        for v, call in enumerate(calls):
+            columns, _, _ = reader.columns(self.modules[v], self.states[v], call)
+            each, made = [], None
+            for slot, c in zip(reader.weights, columns, strict=True):
+                place = self.place(v, together, slot)
+                if place is None:
+                    continue
+                part = c[:, place : place + counts[v] * unit]
+                weight = self.states[v][slot.name]
+                weight = (weight if slot.axis == 1 else weight.t())[:, place : place + counts[v] * unit]
+                if final and not reader.attends:
+                    part = self.tail(part, v)
+                each.append(part)
+                made = part @ weight.t() if made is None or reader.blocks else made + part @ weight.t()
+                if reader.blocks:
+                    targets.append(made)
+            # The columns of a unit lie next to each other, whichever weight reads them.
+            stacked = torch.stack([e.view(len(e), counts[v], unit) for e in each], -1).flatten(1)
+            found.append(stacked)
+            if not reader.blocks and made is not None:
+                targets.append(made)
+        if final and not self.inner and not reader.blocks:
+            targets = [torch.stack(targets).mean(0)]
+        columns_, target = torch.cat(found, 1), torch.cat(targets, 1)
+        if reader.bias and not reader.attends:  # a constant costs nothing
+            columns_, target = columns_ - columns_.mean(0), target - target.mean(0)
+        equations.add(columns_, target)
+
+    def place(self, network: int, together: Sequence[str], slot: Slot) -> int | None:
+        for name in together:
+            for s in self.layer_of[network][name].readers:
+                if s.name == slot.name and s.axis == slot.axis:
+                    return self.start(network, name, s)
+        return None
+
+    def take(self, together: Sequence[str], members: list[tuple[int, int]], unit: int) -> None:
+        """Give the layers of a group the chosen channels, in every working copy; who reads them is settled later."""
+        rows: dict[tuple[str, str], Tensor] = {}
+        index = [(v, u * unit + k) for v, u in members for k in range(unit)]
+        for name in together:
+            for slot in (*self.layer_of[0][name].weights, *self.layer_of[0][name].travels):
+                each = []
+                for v in range(len(self.states)):
+                    mine = self.layer_of[v][name]
+                    own = next(s for s in (*mine.weights, *mine.travels) if (s.name, s.axis) == (slot.name, slot.axis))
+                    whole = self.states[v][own.name]
+                    if own.span > 1:
+                        whole = whole.flatten(own.axis, own.axis + own.span - 1)
+                    each.append(whole.movedim(own.axis, 0)[self.start(v, name, own) :])
+                rows[name, slot.name] = torch.stack([each[v][k] for v, k in index])
+        sizes = [{name: self.layer_of[v][name].channels for name in together} for v in range(len(self.states))]
+        readers = {s.name: s for name in together for s in self.layer_of[0][name].readers}
+        for v in range(len(self.states)):
+            spots = [
+                (name, slot)
+                for name in together
+                for slot in (*self.layer_of[v][name].weights, *self.layer_of[v][name].travels)
+            ]
+            for name, slot in spots:
+                self.splice(v, name, slot, rows[name, slot.name], sizes[v][name])
+            for tensor in readers:
+                name, slot = next((n, s) for n in together for s in self.layer_of[v][n].readers if s.name == tensor)
+                shape = list(self.states[v][tensor].movedim(slot.axis, 0).shape)
+                blank = self.states[v][tensor].new_zeros(len(index), *shape[1:])
+                self.splice(v, name, slot, blank, slot.size)
+        self.done |= dict.fromkeys(together, members)
+
+    # -- the end
+
+    def _tail(self) -> Callable[[Tensor, int], Tensor]:
+        """What happens to columns between the last layer and the output, where that is linear (APPNP); else nothing."""
+        last = next((s.name for s in self.sites.values() if any(x.output for x in s.layers)), None)
+        if last is None:
+            raise AkeError("model: no layer gives its outputs; it cannot be exchanged by function")
+
+        def tail(columns: Tensor, network: int) -> Tensor:
+            return torch.cat(
+                [
+                    _run(self.modules[network], self.originals[network], batch, [last], {last: part})[1]
+                    for batch, part in zip(self._current, columns.split(self._rows), strict=True)
+                ]
+            )
+
+        outs = [self.true[0][b][0][last].out for b in range(len(self.batches))]
+        finals = [self.true[0][b][1] for b in range(len(self.batches))]
+        if all(o.shape == f.shape and torch.equal(o, f) for o, f in zip(outs, finals, strict=True)):
+            return lambda columns, network: columns
+        self._current, self._rows = self.batches, [len(o) for o in outs]
+        whole = torch.cat(outs)
+        try:
+            twice, once = tail(3.0 * whole, 0), tail(whole, 0)
+        except RuntimeError:
+            return lambda columns, network: columns
+        linear = torch.allclose(twice, 3.0 * once, rtol=1e-3, atol=1e-4 * float(once.abs().max()))
+        if not linear or len(self.batches) > 1:
+            return lambda columns, network: columns
+        return tail
+
+    def finish(self, site: _Site) -> None:
+        """The output layer: reconstruct the ensemble."""
+        (layer,) = site.layers[:1]
+        raw = not any(site.name in readers for name, readers in self.read_by.items() if name in self.done)
+        if site.attends:
+            self.finish_attention(site, layer)
+        elif raw:  # linear in its weights: their mean is the ensemble
+            for slot in (*layer.weights, *layer.travels):
+                mean = torch.stack([s[slot.name] for s in self.states]).mean(0)
+                for state in self.states:
+                    state[slot.name] = mean.clone()
+        else:
+            equations = Equations()
+            targets = self.ensemble(site)
+            for b, batch in enumerate(self.batches):
+                call = _run(self.modules[0], self.states[0], batch, [site.name])[0][site.name]
+                columns, one, base = site.columns(self.modules[0], self.states[0], call)
+                every = self.tail(torch.cat([*columns, *([one] if one is not None else [])], 1), 0)
+                equations.add(every, targets[b] - (self.tail(base, 0) if base.shape == targets[b].shape else 0.0))
+            sizes = [c.shape[1] for c in columns] + ([1] if one is not None else [])
+            weights = list(equations.solve().split(sizes))
+            self.write(site, layer, weights, range(len(self.states)), layer.channels)
+
+    def ensemble(self, site: _Site) -> list[Tensor]:
+        """The outputs to be reconstructed: the networks' mean.
+
+        Embeddings of which only inner products matter have no common axes: side by side they have the mean of the inner
+        products, and their principal axes keep most of it.
+        """
+        final = [
+            [self.tail(call[0][site.name].out.flatten(0, -2), v).double() for call in self.true[v]]
+            for v in range(len(self.states))
+        ]
+        if not self.inner:
+            return [torch.stack(outs).mean(0) for outs in zip(*final, strict=True)]
+        beside = [torch.cat(outs, 1) / len(final) ** 0.5 for outs in zip(*final, strict=True)]
+        _, vectors = torch.linalg.eigh(sum(b.mT @ b for b in beside))  # type: ignore[arg-type]
+        size = self.layer_of[0][site.layers[0].name].channels
+        return [b @ vectors[:, -size:].flip(1) for b in beside]
+
+    def finish_attention(self, site: _Site, layer: Layer) -> None:
+        """Heads of the output layer: those that together, each turned by a matrix, give the ensemble.
+
+        A head keeps its attention when its outputs are turned by ``M`` and its attention vectors by the inverse.
+        """
+        module = copy.deepcopy(self.modules[0].get_submodule(site.name))
+        heads = int(getattr(module, "heads", 1))
+        cut = len(site.name) + 1
+        averaged = getattr(module, "concat", True) is False
+        module.concat = True  # type: ignore[assignment]
+        targets, pool = self.ensemble(site), []
+        for v in range(len(self.states)):
+            mine = self.layer_of[v][layer.name]
+            weights = self.solve(site, layer, [(v, k) for k in range(mine.channels)])
+            weight = weights[0].t().view(heads, -1, weights[0].shape[0])  # [H, O, I]
+            own = {n[cut:]: t for n, t in self.originals[v].items() if n.startswith(site.name + ".")}
+            vectors = {n: own[n].double() for n in own if n.startswith("att")}  # [1, H, O]
+            for h in range(heads):
+                pool.append((weight[h], {n: t[0, h] for n, t in vectors.items()}))
+        width = len(pool[0][0])
+        if heads == 1:
+            pool.append(self._mean_head(site, pool))
+        equations = Equations()
+        for b, batch in enumerate(self.batches):
+            call = _run(self.modules[0], self.states[0], batch, [site.name])[0][site.name]
+            columns = []
+            for k in range(0, len(pool), heads):
+                some = pool[k : k + heads]
+                like = self.states[0][layer.weights[0].name]
+                given = {layer.weights[0].name[cut:]: torch.cat([w for w, _ in some]).to(like.dtype)}
+                given |= {n: torch.stack([a[n] for _, a in some])[None].to(like.dtype) for n in some[0][1]}
+                if site.bias:
+                    given[site.bias[cut:]] = like.new_zeros(width * heads)
+                columns.append(functional_call(module, given, call.args, call.kwargs))
+            ones = torch.ones_like(columns[0][:, :1])
+            equations.add(torch.cat([*columns, ones], 1), targets[b])
+        chosen = greedy([equations], len(pool), heads, free=1)
+        span = torch.tensor([c * width + k for c in chosen for k in range(width)] + [len(pool) * width])
+        turn = equations.solve(span.to(targets[0].device))  # [H * O + 1, O]
+        scale = heads if averaged else 1
+        turned: list[Tensor] = []
+        attention: dict[str, list[Tensor]] = {n: [] for n in pool[0][1]}
+        for place, c in enumerate(chosen):
+            m = turn[place * width : (place + 1) * width] * scale  # [O, O]
+            turned.append(m.t() @ pool[c][0])
+            for n, a in pool[c][1].items():
+                attention[n].append(torch.linalg.pinv(m) @ a)
+        for state in self.states:
+            name = layer.weights[0].name
+            state[name] = torch.cat(turned).to(state[name].dtype)
+            for n, each in attention.items():
+                full = f"{site.name}.{n}"
+                state[full] = torch.stack(each)[None].to(state[full].dtype)
+            if site.bias or f"{site.name}.bias" in state:
+                full = site.bias or f"{site.name}.bias"
+                state[full] = turn[-1].to(state[full].dtype)
+        self.picks += [
+            Pick(layer.name, k, c // heads, c % heads * width, k)
+            for k, c in enumerate(chosen)
+            if c < len(self.states) * heads
+        ]
+
+    def _mean_head(self, site: _Site, pool: list[tuple[Tensor, dict[str, Tensor]]]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean of single heads: of what enters their attention, and of what it weighs by."""
+        weight = torch.stack([w for w, _ in pool]).mean(0)
+        found = {}
+        for n in pool[0][1]:
+            equations = Equations()
+            for batch in self.batches:
+                call = _run(self.modules[0], self.states[0], batch, [site.name])[0][site.name]
+                x = call.args[0]
+                x = (x[0] if isinstance(x, tuple) else x).double()
+                scores = torch.stack([x @ w.t() @ a[n] for w, a in pool]).mean(0)
+                equations.add(x @ weight.t(), scores[:, None])
+            found[n] = equations.solve()[:, 0]
+        return weight, found
+
+
+@torch.no_grad()
+def merge(
+    modules: Sequence[nn.Module],
+    states: Sequence[Mapping[str, Tensor]],
+    maps: Sequence[ChannelMap],
+    batches: Sequence[Data],
+    target: ChannelMap | None = None,
+    inner: bool = False,
+) -> tuple[State, list[Pick]]:
+    """One network's tensors that compute what several networks compute on average.
+
+    Args:
+        modules: the networks, of one architecture but for the widths of their hidden layers (one module may serve all
+            that have the same); in evaluation mode.
+        states: their tensors by name.
+        maps: their channel maps.
+        batches: graphs to look at what channels compute; no labels are used.
+        target: the channel map of the network to be made, where its widths are others than the first's.
+        inner: whether outputs are embeddings that are compared by inner products.
+    """
+    wanted = {x.name: x.channels for x in (target or maps[0]).layers}
+    pool = dict.fromkeys(wanted, 0)
+    for m in maps:
+        if {x.name for x in m.layers} != set(wanted):
+            raise AkeError("strategy 'functional': the networks do not have the same layers")
+        for x in m.layers:
+            pool[x.name] += x.channels
+    for name, channels in wanted.items():
+        if channels > pool[name]:
+            raise AkeError(f"{name}: {channels} channels wanted, all networks together have {pool[name]}")
+    copies: list[State] = [dict(s) for s in states]
+    work = _Merge(modules, maps, copies, [dict(s) for s in states], batches, wanted, inner)
+    return work.run(), work.picks
