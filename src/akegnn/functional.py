@@ -570,8 +570,8 @@ class _Merge:
                 like = self.states[0][layer.weights[0].name]
                 given = {layer.weights[0].name[cut:]: torch.cat([w for w, _ in some]).to(like.dtype)}
                 given |= {n: torch.stack([a[n] for _, a in some])[None].to(like.dtype) for n in some[0][1]}
-                if site.bias:
-                    given[site.bias[cut:]] = like.new_zeros(width * heads)
+                if f"{site.name}.bias" in self.states[0]:
+                    given["bias"] = like.new_zeros(width * heads)
                 columns.append(functional_call(module, given, call.args, call.kwargs))
             ones = torch.ones_like(columns[0][:, :1])
             equations.add(torch.cat([*columns, ones], 1), targets[b])
@@ -592,8 +592,7 @@ class _Merge:
             for n, each in attention.items():
                 full = f"{site.name}.{n}"
                 state[full] = torch.stack(each)[None].to(state[full].dtype)
-            if site.bias or f"{site.name}.bias" in state:
-                full = site.bias or f"{site.name}.bias"
+            if (full := f"{site.name}.bias") in state:
                 state[full] = turn[-1].to(state[full].dtype)
         self.picks += [
             Pick(layer.name, k, c // heads, c % heads * width, k)
