@@ -243,7 +243,7 @@ def train(
         return
     trainings = int(s.baseline) + 2 * len(s.views)
     with runs.writing(folder, s) as writing:
-        with Display(trainings, s.training.epochs, quiet) as display:
+        with Display(trainings, quiet) as display:
             prepared.trainer = dataclasses.replace(prepared.trainer, on_epoch=display)
             prepared.say = display.say
             result = prepared.run_seeds(many or [s.seed], parts or None) if several else prepared.run()
