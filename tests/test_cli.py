@@ -105,6 +105,7 @@ def rows(text: str) -> list[dict[str, str]]:
                 *("--model", "--model-arg", "--task", "--view", "--resample", "--recipe", "--seed", "--split"),
                 *("--epochs", "--lr", "--weight-decay", "--patience", "--optimizer", "--metric", "--strategy"),
                 *("--channels", "--bins", "--iterations", "--layers", "--baseline", "--device", "--out", "--config"),
+                *("--tensorboard", "--tensorboard-dir", "--mlflow", "--wandb"),
                 *("--quiet", "--json", "nodes.csv", "drop-edges", "package.module:Class", "Examples"),
             ],
         ),

@@ -89,6 +89,7 @@ class Display:
         self._shown = Live(console=self.console, get_renderable=self._picture, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
+        self.started = self._spoken = self.forecast.began = self.clock()
         if self.live:
             self._shown.start()
         return self
