@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.utils.tensorboard import SummaryWriter
+from tensorboard.summary.writer.record_writer import RecordWriter
 
 import akegnn
 from akegnn import cli, runs, trackers
@@ -277,6 +277,7 @@ def test_wandb(fake_wandb, monkeypatch):
     assert fake_wandb.of("finish") == [(("exit_code", 0),)]
 
 
+@pytest.mark.filterwarnings("ignore")  # of other people's code
 def test_the_real_mlflow(tmp_path, monkeypatch):
     """With its local store, where it is installed whole."""
     pytest.importorskip("sqlalchemy")
@@ -296,6 +297,7 @@ def test_the_real_mlflow(tmp_path, monkeypatch):
     assert [(m.step, m.value) for m in found] == told(result.history, "individual", "1: mask", "loss")
 
 
+@pytest.mark.filterwarnings("ignore")  # of other people's code
 def test_the_real_wandb(tmp_path, monkeypatch):
     """Offline, where it is installed."""
     pytest.importorskip("wandb")
@@ -408,17 +410,40 @@ def test_a_tracker_that_fails_changes_nothing_and_says_so_once(failing, monkeypa
     assert len(tracker._waiting) == kept, "nothing more is kept for a tracker that is gone"
 
 
-def test_a_disk_that_is_full(tmp_path, monkeypatch, caplog):
+def test_a_disk_that_is_full(tmp_path, monkeypatch, caplog, capfd):
+    """TensorBoard's writer has a thread of its own, and what it dies of is one line too, without a traceback."""
+
     def full(*given: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(SummaryWriter, "add_scalar", full)
+    hook = threading.excepthook
+    monkeypatch.setattr(trackers, "PAUSE", 0.001)
     with trackers.tensorboard(tmp_path) as tracker:
+        tracker.on_epoch(Epoch("individual", "base", 1, 1, 1.0, 0.5, 0.5))
+        monkeypatch.setattr(RecordWriter, "write", full)
         result = fit(on_epoch=tracker.on_epoch)
+        tracker.finish(result)
+    threading.excepthook = hook
     assert same(result.model, fit().model)
     assert caplog.messages == [
         "tensorboard: tracking has ended (OSError: [Errno 28] No space left on device); the run goes on without it"
     ]
+    assert capfd.readouterr().err == ""
+
+
+def test_what_other_threads_die_of_is_still_told(tmp_path, monkeypatch):
+    heard: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", hook := lambda raised: heard.append(str(raised.exc_value)))
+
+    def dies() -> None:
+        raise ValueError("mine")
+
+    with trackers.tensorboard(tmp_path):
+        thread = threading.Thread(target=dies)
+        thread.start()
+        thread.join()
+    assert heard == ["mine"]
+    assert threading.excepthook is hook
 
 
 def test_training_does_not_wait_for_a_tracker(monkeypatch, caplog):

@@ -238,7 +238,14 @@ class _TensorBoard:
         self._writers: dict[str, Any] = {}
         self._settings: dict[str, Setting] = {}
         self._writer(".")
+        self._hook = threading.excepthook
+        threading.excepthook = self._except
         self.where = f"tensorboard --logdir {self._folder}"
+
+    def _except(self, raised: threading.ExceptHookArgs) -> None:
+        """A writer's own thread hands us what it dies of; that it also prints a traceback helps nobody."""
+        if type(raised.thread).__name__ != "_AsyncWriterThread":
+            self._hook(raised)
 
     def _writer(self, name: str) -> Any:
         from torch.utils.tensorboard import SummaryWriter
@@ -267,6 +274,8 @@ class _TensorBoard:
     def close(self, failed: bool) -> None:
         for writer in self._writers.values():
             writer.close()
+        if threading.excepthook == self._except:
+            threading.excepthook = self._hook
 
 
 class _MLflow:
