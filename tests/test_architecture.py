@@ -29,7 +29,7 @@ ROOMS = [
         "propagate",
     ),
     *("backbones", "tasks", "models", "training", "population", "phases", "methods", "stats", "fit", "runs"),
-    *("store", "experiments", "progress", "cli"),
+    *("store", "experiments", "trackers", "progress", "cli"),
 ]
 # (module, imported room): imports inside a function that look up the stairs, each with its reason.
 ALLOWED = {
@@ -139,7 +139,7 @@ def test_nothing_is_unpickled(path):
             assert ast.unparse(node.value) == "False"
 
 
-HEAVY = ("torch_sparse", "torch_scatter", "dgl", "ogb", "pandas", "matplotlib")
+HEAVY = ("torch_sparse", "torch_scatter", "dgl", "ogb", "pandas", "matplotlib", "tensorboard", "mlflow", "wandb")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
@@ -147,7 +147,8 @@ def test_no_module_needs_what_is_not_installed_with_it(path):
     for node in ast.walk(ast.parse(path.read_text())):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
-        optional = {"matplotlib"} if path.parent.name == "experiments" else set()  # an extra, imported where used
+        # Extras, imported where they are used.
+        optional = {"experiments": {"matplotlib"}, "trackers": {"mlflow", "wandb"}}.get(room_of(path), set())
         assert not {n.split(".")[0] for n in names} & (set(HEAVY) - optional), f"line {node.lineno}"
 
 

@@ -24,13 +24,12 @@ from torch_geometric.nn import GATConv
 from typer.testing import CliRunner
 
 import akegnn
-from akegnn import cli, progress
+from akegnn import cli
 from akegnn.backbones import BACKBONES
 from akegnn.data import DATASETS
 from akegnn.data.own import read_folder
 from akegnn.models import find_class
 from akegnn.tasks import LinkTask
-from akegnn.training import Epoch
 from small import Net, csv_folder, fit, graph, graphs, masked, same
 
 QUICK = ["--epochs", "3", "--view", "mask", "--view", "original", "--device", "cpu"]
@@ -106,6 +105,7 @@ def rows(text: str) -> list[dict[str, str]]:
                 *("--model", "--model-arg", "--task", "--view", "--resample", "--recipe", "--seed", "--split"),
                 *("--epochs", "--lr", "--weight-decay", "--patience", "--optimizer", "--metric", "--strategy"),
                 *("--channels", "--bins", "--iterations", "--layers", "--baseline", "--device", "--out", "--config"),
+                *("--tensorboard", "--tensorboard-dir", "--mlflow", "--wandb"),
                 *("--quiet", "--json", "nodes.csv", "drop-edges", "package.module:Class", "Examples"),
             ],
         ),
@@ -150,7 +150,8 @@ def test_results_go_to_standard_output_and_progress_to_standard_error(run, place
     expected = [f"individual, {n}" for n in names] + [f"re-training, {n}" for n in names[1:]]
     assert len(lines) == 5, "a line for every network that is finished"
     for k, (line, name) in enumerate(zip(lines, expected, strict=True), 1):
-        assert re.fullmatch(rf"\[{k}/5\] {name}: 3 epochs, best validation \d+\.\d\d, \d+\.\d s", line), line
+        left = "" if k == 5 else r", about \d+:\d\d left"
+        assert re.fullmatch(rf"\[{k}/5\] {name}: 3 epochs, best validation \d+\.\d\d, \d+\.\d s{left}", line), line
     assert "\x1b" not in ran.out + ran.err, "no colours where nobody sees them"
 
 
@@ -683,57 +684,6 @@ def test_data_list(run):
         for key in ("name", "tasks", "nodes", "edges", "splits"):
             assert str(row[key]) in shown.out, (row["name"], key)
         assert row["about"] in shown.out.replace("\n", " ").replace("  ", " ")
-
-
-# ---- progress --------------------------------------------------------------------------------------------------------
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def epochs(network: str, count: int = 3) -> list[Epoch]:
-    return [Epoch("individual", network, k, count, 1.0, 0.5, 0.5) for k in range(1, count + 1)]
-
-
-@pytest.mark.parametrize("quiet", [False, True])
-def test_plain_lines_however_long_the_name_is(monkeypatch, quiet):
-    monkeypatch.setattr(sys, "stderr", text := io.StringIO())
-    with progress.Display(2, 3, quiet) as display:
-        for epoch in epochs("1: " + "a view with a long name " * 8) + epochs("[bold]"):
-            display(epoch)
-    lines = text.getvalue().splitlines()
-    assert len(lines) == (0 if quiet else 2)
-    if not quiet:
-        assert lines[0].startswith("[1/2] individual, 1: a view")
-        assert lines[1].startswith("[2/2] individual, [bold]: 3 epochs, best validation 50.00")
-
-
-def test_a_terminal_sees_it_live(monkeypatch):
-    for name in ("NO_COLOR", "TERM", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(sys, "stderr", text := Terminal())
-    with progress.Display(1, 3) as display:
-        for epoch in epochs("base"):
-            display(epoch)
-    assert "\x1b[" in text.getvalue()
-    assert "[1/1] individual, base: 3 epochs" in text.getvalue()
-
-
-def test_a_failed_run_does_not_count_its_last_network_as_finished(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", text := io.StringIO())
-
-    def fails() -> None:
-        with progress.Display(2, 3) as display:
-            for epoch in epochs("base") + epochs("1: mask")[:1]:
-                display(epoch)
-            raise akegnn.RunFailed("individual, network 1: mask, epoch 2: the loss is nan")
-
-    with pytest.raises(akegnn.RunFailed):
-        fails()
-    assert text.getvalue().count("\n") == 1
 
 
 class EdgeNet(torch.nn.Module):

@@ -537,6 +537,44 @@ def test_progress_is_the_mean_of_those_that_have_not_failed():
     assert seen[-1].best == pytest.approx(np.mean([o.validation for k, o in enumerate(outcomes) if k != 2]))
 
 
+def places(epochs: list[Epoch]) -> list[tuple[int, int, int, int, int]]:
+    return [(e.epoch, e.replicas, e.first, e.together, e.stopped) for e in epochs]
+
+
+def test_an_epoch_tells_which_replicas_it_is_of():
+    """In chunks, one after another, and one split after another."""
+    seen: list[Epoch] = []
+    task, settings = make_task(graph64()), Training(epochs=25)
+    replicas = [Replica(s, "n", Original()) for s in range(5)]
+    Population(backbone("gcn"), range(5), "n").train(
+        Trainer(task, settings, chunk=3, on_epoch=seen.append), replicas, "individual"
+    )
+    assert places(seen) == [(20, 5, 0, 3, 0), (25, 5, 0, 3, 3), (20, 5, 3, 2, 0), (25, 5, 3, 2, 2)]
+    assert [e.done for e in seen] == [0, 3, 3, 5]
+
+    seen.clear()
+    alone = Trainer(task, settings, own_loop=lambda model, data: None, on_epoch=seen.append)
+    Population(backbone("gcn"), range(3), "n").train(alone, replicas[:3], "individual")
+    assert places(seen) == [(1, 3, 0, 1, 1), (1, 3, 1, 1, 1), (1, 3, 2, 1, 1)]
+
+    seen.clear()
+    trainer = Trainer(make_task(graph64(), "link"), Training(epochs=2), on_epoch=seen.append)
+    mixed = [Replica(seed, "n", Original(), split) for split in (0, 1) for seed in (0, 1)]
+    Population(backbone("gcn", outputs=4), [0, 1, 0, 1], "n").train(trainer, mixed, "individual")
+    assert places(seen) == [(2, 4, 0, 2, 2), (2, 4, 2, 2, 2)]
+
+
+def test_replicas_that_stopped_early_are_counted_as_they_stop():
+    seen: list[Epoch] = []
+    trainer = Trainer(make_task(graph64()), Training(epochs=400, lr=0.3, patience=30), on_epoch=seen.append)
+    replicas = [Replica(s, "n", Original()) for s in range(6)]
+    outcomes = Population(backbone("gcn"), range(6), "n").train(trainer, replicas, "individual")
+    for e in seen:
+        assert e.stopped == sum(o.best_epoch + 30 <= e.epoch for o in outcomes)
+    assert seen[-1].epoch < 400
+    assert seen[-1].done == 6
+
+
 class Poisoned(GCN):
     """One seed's network is spoilt from the start, of whichever of the networks are named."""
 

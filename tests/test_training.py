@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -82,7 +83,7 @@ def test_patience(patience):
     stop = next(k for k in range(60) if since[k] >= patience)
     assert stop < 59
     result = retrained(epochs=60, lr=0.3, patience=patience)
-    assert result.history == full.history[: stop + 1]
+    assert result.history == [*full.history[:stop], replace(full.history[stop], stopped=1)]
 
 
 def literal_stop(standings, select, stop, patience):

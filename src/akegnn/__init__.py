@@ -1,6 +1,6 @@
 """AKE-GNN: several graph neural networks in, one better network out, at the inference cost of one."""
 
-from . import views
+from . import trackers, views
 from .channels import ChannelMap, Explanation, Layer, Slot, channel_map, explain
 from .data import load as load_data
 from .errors import AkeError, RunFailed
@@ -39,5 +39,6 @@ __all__ = [
     "load",
     "load_data",
     "make_task",
+    "trackers",
     "views",
 ]

@@ -6,7 +6,8 @@ import csv
 import dataclasses
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,6 +34,8 @@ from .settings import Exchange, Settings, from_toml, unrepeatable
 from .store import Store
 from .tasks import TASKS, LinkTask, make_task
 from .tasks.base import cast, check_graph, precision_of
+from .trackers import TRACKERS, Tracker
+from .training import Epoch
 from .views import VIEWS, from_spec
 
 app = typer.Typer(
@@ -167,6 +170,14 @@ def train(
     config: Annotated[
         Path | None, typer.Option(help="Repeat a run from its config.toml; other options are not read.")
     ] = None,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Curves, scores and settings for TensorBoard, in the run folder.")
+    ] = False,
+    tensorboard_dir: Annotated[
+        Path | None, typer.Option(help="The same in a sub-folder of this folder.", show_default=False)
+    ] = None,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="The same for MLflow (MLFLOW_TRACKING_URI).")] = False,
+    wandb: Annotated[bool, typer.Option("--wandb", help="The same for Weights & Biases (WANDB_MODE).")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -180,6 +191,10 @@ def train(
 
       akegnn train my_graph/ --model my_models:Net --model-arg hidden=32
     """
+    wanted = {"tensorboard": tensorboard or tensorboard_dir is not None, "mlflow": mlflow, "wandb": wandb}
+    kinds = [TRACKERS[name] for name, asked in wanted.items() if asked]
+    for kind in kinds:  # a missing package is told of at once
+        kind.check()
     many = number_list("seeds", seeds, seed) if seeds is not None else []
     parts = number_list("splits", splits, split) if splits is not None else []
     if config is not None:
@@ -242,12 +257,21 @@ def train(
         _report_failures(metrics["failures"])
         return
     trainings = int(s.baseline) + 2 * len(s.views)
-    with runs.writing(folder, s) as writing:
-        with Display(trainings, s.training.epochs, quiet) as display:
-            prepared.trainer = dataclasses.replace(prepared.trainer, on_epoch=display)
+    display = Display(trainings, quiet)
+    with runs.writing(folder, s) as writing, ExitStack() as stack:
+        places = {"tensorboard": (tensorboard_dir / folder.name) if tensorboard_dir else writing / "tensorboard"}
+        trackers = [
+            stack.enter_context(kind(places.get(kind.name), s, folder.name, say=_warning(display))) for kind in kinds
+        ]
+        for tracker in trackers:
+            display.say(f"{tracker.name}: {tracker.where}")
+        with display:
+            prepared.trainer = dataclasses.replace(prepared.trainer, on_epoch=_all(display, trackers))
             prepared.say = display.say
             result = prepared.run_seeds(many or [s.seed], parts or None) if several else prepared.run()
         runs.write(result, writing)
+        for tracker in trackers:
+            tracker.finish(result)
     one = result.best if isinstance(result, Results) else result
     lines: Sequence[Any] = result.summary() if isinstance(result, Results) else result.scores
     _show_scores([dataclasses.asdict(x) for x in lines], one.metric, one.floor, folder, as_json)
@@ -521,6 +545,21 @@ def data_path(
 
 
 # ---- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _all(display: Display, trackers: Sequence[Tracker]) -> Callable[[Epoch], None]:
+    """One function that tells all of them."""
+    hooks: list[Callable[[Epoch], None]] = [display, *(t.on_epoch for t in trackers)]
+
+    def on_epoch(epoch: Epoch) -> None:
+        for hook in hooks:
+            hook(epoch)
+
+    return on_epoch
+
+
+def _warning(display: Display) -> Callable[[str], None]:
+    return lambda line: display.warn(f"akegnn: {line}")
 
 
 def _show_rows(rows: Sequence[dict[str, Any]], as_json: bool) -> None:

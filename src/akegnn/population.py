@@ -150,6 +150,7 @@ class Population:
         change in place; it needs a model that can be trained as a population.
         """
         assert len(replicas) == len(self)
+        trainer = replace(trainer, replicas=trainer.replicas or len(self))
         groups = _by_split(trainer.task, replicas)
         if len(groups) > 1:
             if hook is not None:
@@ -188,7 +189,7 @@ class Population:
         for split, members in groups.items():
             part = self.pick(members)
             part.moments = kept.get(f"split {split}")
-            own = replace(trainer, task=trainer.task.at(split))
+            own = replace(trainer, task=trainer.task.at(split), first=len(outcomes))
             outcomes |= zip(members, part.train(own, [replicas[k] for k in members], phase, say), strict=True)
             for k, value in part.state.items():
                 self.state[k][members] = value.to(self.state[k].device)
@@ -218,7 +219,8 @@ class Population:
         while (start := len(outcomes)) < len(self):
             part, fits = self._slice(start, start + size), True
             try:
-                outcomes += _train_together(part, trainer, replicas[start : start + size], phase, hook)
+                own = replace(trainer, first=trainer.first + start)
+                outcomes += _train_together(part, own, replicas[start : start + size], phase, hook)
             except (MemoryError, RuntimeError) as e:  # torch.OutOfMemoryError is one of the latter
                 if not (isinstance(e, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(e)):
                     raise
@@ -249,6 +251,7 @@ class Population:
 
     def _train_alone(self, i: int, trainer: Trainer, replica: Replica, phase: str) -> Outcome:
         model = self.module(i).to(trainer.task.device)
+        trainer = replace(trainer, first=trainer.first + i)
         if replica.split is not None:
             trainer = replace(trainer, task=trainer.task.at(replica.split))
         try:
@@ -655,7 +658,8 @@ def _train_together(
             if scheduler is not None:
                 scheduler.step()
             if k % LOOK_EVERY == 0 or k == settings.epochs:
-                history.append(best.entry(phase, replicas[0].network, k, settings.epochs))
+                entry = best.entry(phase, replicas[0].network, k, settings.epochs)
+                history.append(replace(entry, replicas=trainer.replicas, first=trainer.first))
                 trainer.on_epoch(history[-1])
                 if not bool(best.active.any()):
                     break
@@ -763,11 +767,12 @@ class _Best:
 
     def entry(self, phase: str, network: str, epoch: int, epochs: int) -> Epoch:
         """The mean over replicas that have not failed."""
-        fine = self.failed == 0
-        if not bool(fine.any()):
-            return Epoch(phase, network, epoch, epochs, math.nan, math.nan, math.nan)
-        means = (float(x[fine].mean()) for x in (self.training, self.validation, self.score))
-        return Epoch(phase, network, epoch, epochs, *means)
+        fine, count = self.failed == 0, len(self.active)
+        loss = validation = best = math.nan
+        if bool(fine.any()):
+            loss, validation, best = (float(x[fine].mean()) for x in (self.training, self.validation, self.score))
+        stopped = count if epoch == epochs else count - int(self.active.sum())
+        return Epoch(phase, network, epoch, epochs, loss, validation, best, together=count, stopped=stopped)
 
     def outcomes(self, phase: str, replicas: Sequence[Replica], seconds: float) -> list[Outcome]:
         found = zip(replicas, self.epoch.tolist(), self.score.tolist(), self.failed.tolist(), strict=True)

@@ -9,6 +9,7 @@
 | `swaps.csv` | every channel that moved |
 | `model.safetensors` | the network that ships |
 | `README.md` | a short card |
+| `tensorboard/` | where it was asked for: the same curves and scores for TensorBoard |
 | `UNFINISHED` | only while a run is being written, or if it was cut off |
 """
 
@@ -21,6 +22,7 @@ import io
 import json
 import os
 import platform
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -44,6 +46,7 @@ from .training import Epoch
 
 MARK = "UNFINISHED"
 FILES = ("config.toml", "metrics.json", "scores.csv", "history.csv", "swaps.csv", "model.safetensors", "README.md")
+FOLDERS = ("tensorboard",)  # that may be there besides
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,8 @@ def writing(path: Path, settings: Settings) -> Iterator[Path]:
         except OSError:
             raise AkeError(f"{path}: another process is writing this run") from None
         there = {p.name for p in path.iterdir()}
-        ours = {name for name in there if name in FILES or any(name.startswith(f".{f}.") for f in FILES)}
+        known = FILES + FOLDERS
+        ours = {name for name in there if name in known or any(name.startswith(f".{f}.") for f in FILES)}
         if MARK not in there:
             if finished_settings(path) is not None:
                 raise AkeError(f"{path}: holds a finished run; choose another folder or delete it")
@@ -101,7 +105,7 @@ def writing(path: Path, settings: Settings) -> Iterator[Path]:
         try:
             (path / MARK).write_text("This run has not finished. The same command starts it over.\n")
             for name in ours:  # what an interrupted run left behind must not be mixed with this one
-                (path / name).unlink()
+                _remove(path / name)
         except OSError as e:
             raise AkeError(f"{path}: cannot be written ({e.strerror})") from None
         _atomic(path / "config.toml", to_toml(settings).encode())
@@ -293,6 +297,13 @@ def _atomic(path: Path, content: bytes) -> None:
             raise
     except OSError as e:
         raise AkeError(f"{path}: cannot be written ({e.strerror})") from None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def _ties(state: Mapping[str, Tensor]) -> dict[str, str]:

@@ -40,6 +40,15 @@ class Epoch:
     loss: float
     validation: float
     best: float  # validation so far
+    replicas: int = 1  # of this network in the run: one for each split and seed
+    first: int = 0  # how many of them were finished before these began
+    together: int = 1  # how many are trained at once; loss and scores are means over them
+    stopped: int = 0  # how many of these will be trained no further
+
+    @property
+    def done(self) -> int:
+        """Replicas of this network that are finished."""
+        return self.first + self.stopped
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,8 @@ class Trainer:
     own_loop: OwnLoop | None = None
     chunk: int | None = None  # networks trained at the same time; None: as many as fit memory
     keep: bool = False  # populations go on with the state that their optimizer had when they were last trained
+    replicas: int = 0  # of which these networks are some; 0: they are all
+    first: int = 0  # how many replicas were trained before them
     on_epoch: Callable[[Epoch], None] = lambda epoch: None
 
     def train(
@@ -107,10 +118,13 @@ class Trainer:
             prediction = evaluate(model, watched)
             score = self._judged(watched, prediction, f"{job.where}, epoch {epoch}")
             best.update(epoch, score, float(watched.part_loss(prediction, "val")), model)
-            history.append(Epoch(job.phase, job.network, epoch, settings.epochs, loss, score, best.score))
-            self.on_epoch(history[-1])
             last = best.epoch if settings.stop == "best" else best.last
-            if settings.patience is not None and epoch - last >= settings.patience:
+            waited = settings.patience is not None and epoch - last >= settings.patience
+            over = waited or epoch == settings.epochs
+            known = (loss, score, best.score, *self._place(over))
+            history.append(Epoch(job.phase, job.network, epoch, settings.epochs, *known))
+            self.on_epoch(history[-1])
+            if over:
                 break
         model.load_state_dict(best.state)
         return Trained(model, best.epoch, best.score, time.perf_counter() - job.started, history)
@@ -147,9 +161,13 @@ class Trainer:
         elif returned is not None:
             raise AkeError(f"train: must return the model or None, returned {type(returned).__name__}")
         score = self._judged(self.task, evaluate(model, self.task), job.where)
-        entry = Epoch(job.phase, job.network, 1, 1, math.nan, score, score)
+        entry = Epoch(job.phase, job.network, 1, 1, math.nan, score, score, *self._place(over=True))
         self.on_epoch(entry)
         return Trained(model, 1, score, time.perf_counter() - job.started, [entry])
+
+    def _place(self, over: bool) -> tuple[int, int, int, int]:
+        """Where one network stands among the replicas; the last fields of an :class:`Epoch`."""
+        return max(self.replicas, 1), self.first, 1, int(over)
 
     def _judged(self, task: Task, prediction: Tensor, where: str) -> float:
         """The validation score; a prediction or a score that is not a number is a failure."""
