@@ -7,7 +7,7 @@ import logging
 import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from . import presets
+from . import evidence, presets
 from .channels import ChannelMap
 from .data import load as load_data
 from .data.prepare import prepare
@@ -63,6 +63,7 @@ class Result:
     sizes: dict[str, int]  # of the splits
     map: ChannelMap
     classes: list[str] | None = None  # their names, where the data has them
+    evidence: dict[str, Any] | None = field(default=None, repr=False)  # of the network that ships, see akegnn.evidence
 
     def score(self, name: str = "AKE") -> Score:
         """One line of the table by its name."""
@@ -290,7 +291,9 @@ class Plan:
             lines.append(bench.line(f"view {name}", prediction, network.seconds))
         lines.append(bench.line("ensemble", bench.combine(predictions), total(bench.individual), len(bench.views)))
         networks = bench.individual  # nobody else needs them
+        around = [evidence.weights(networks[0].population.state, bench.layers)]
         swaps = bench.swap(networks)
+        around.append(evidence.weights(networks[0].population.state, bench.layers))
         lines.append(bench.line("after exchange", bench.predict(networks[0]), total(networks)))
         bench.again(networks, "re-training")
         lines += ring_lines(bench, networks, "AKE")
@@ -312,7 +315,14 @@ class Plan:
             scores = [Score(x.name, x.validation[k], x.test[k], x.passes, x.seconds[k]) for x in lines]
             rest = (own, alone.metric_name, alone.floor(), dict(alone.sizes), found, alone.example.get("classes"))
             results.append(Result(final[0], final, scores, moved_in[k], [] if many else bench.history, *rest))
-        return Results(results, several, list(bench.failed.values()), bench.history)
+        every = Results(results, several, list(bench.failed.values()), bench.history)
+        if results:  # of the one that ships: pages show no other
+            best = every.best
+            k = cells.index((best.settings.split, best.settings.seed))
+            best.evidence = evidence.collect(
+                best.model, bench.task.alone(k), bench.layers, around, k, settings.exchange.bins
+            )
+        return every
 
     def bench(self, cells: Sequence[tuple[int, int]]) -> Bench:
         """Everything that methods need, for these splits and seeds."""

@@ -8,6 +8,7 @@
 | `history.csv` | loss and validation score of every epoch of every network |
 | `swaps.csv` | every channel that moved |
 | `model.safetensors` | the network that ships |
+| `evidence.json` | what `akegnn report` shows besides: channels before and after the exchange, errors, a map |
 | `README.md` | a short card |
 | `UNFINISHED` | only while a run is being written, or if it was cut off |
 """
@@ -22,7 +23,7 @@ import json
 import os
 import platform
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ from .training import Epoch
 
 MARK = "UNFINISHED"
 FILES = ("config.toml", "metrics.json", "scores.csv", "history.csv", "swaps.csv", "model.safetensors", "README.md")
+MORE = ("evidence.json",)  # runs of earlier versions are whole without
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,24 @@ class SeedScore:
     test: float
     passes: int
     seconds: float
+
+
+@dataclass
+class Records:
+    """What a finished run says about itself, without its network."""
+
+    settings: Settings
+    metrics: dict[str, Any]
+    scores: list[SeedScore]
+    history: list[Epoch]
+    swaps: list[Swap]
+    evidence: dict[str, Any] | None  # runs of earlier versions have none
+
+    @property
+    def shipped(self) -> int:
+        """The replica whose network ships."""
+        cells = list(dict.fromkeys((s.split, s.seed) for s in self.scores))
+        return cells.index((self.metrics["split_of_model"], self.metrics["seed_of_model"]))
 
 
 @dataclass
@@ -90,7 +110,8 @@ def writing(path: Path, settings: Settings) -> Iterator[Path]:
         except OSError:
             raise AkeError(f"{path}: another process is writing this run") from None
         there = {p.name for p in path.iterdir()}
-        ours = {name for name in there if name in FILES or any(name.startswith(f".{f}.") for f in FILES)}
+        every = (*FILES, *MORE)
+        ours = {name for name in there if name in every or any(name.startswith(f".{f}.") for f in every)}
         if MARK not in there:
             if finished_settings(path) is not None:
                 raise AkeError(f"{path}: holds a finished run; choose another folder or delete it")
@@ -145,6 +166,8 @@ def write(result: Result | Results, folder: Path) -> None:
     ]
     write_rows(folder / "scores.csv", SeedScore, lines)
     _atomic(folder / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
+    if shown.evidence is not None:
+        _atomic(folder / "evidence.json", (json.dumps(shown.evidence, separators=(",", ":")) + "\n").encode())
     _atomic(folder / "README.md", card(result).encode())
     write_tensors(folder / "model.safetensors", shown.model.state_dict())
 
@@ -158,13 +181,7 @@ def load(path: str | Path, model: Callable[..., nn.Module] | None = None) -> Run
             folder merely names is imported.
     """
     path = Path(path)
-    if not path.is_dir():
-        raise AkeError(f"{path}: no such run folder")
-    if (path / MARK).exists():
-        raise AkeError(f"{path}: the run has not finished")
-    for name in ("config.toml", "metrics.json", "model.safetensors"):
-        if not (path / name).is_file():
-            raise AkeError(f"{path}: not a run folder, {name} is missing")
+    _check_finished(path, ("config.toml", "metrics.json", "model.safetensors"))
     settings = from_toml(path / "config.toml")
     if model is not None:
         network = build(model, settings.model_args)
@@ -173,11 +190,37 @@ def load(path: str | Path, model: Callable[..., nn.Module] | None = None) -> Run
     else:
         raise AkeError(f"{path}: its model is {settings.model!r}; pass model= (--model) with the class that builds it")
     load_weights(network, path / "model.safetensors")
+    return Run(network.eval(), settings, _read_json(path / "metrics.json"))
+
+
+def records(path: str | Path) -> Records:
+    """Read what a run folder says about the run."""
+    path = Path(path)
+    _check_finished(path, ("config.toml", "metrics.json", "scores.csv", "history.csv", "swaps.csv"))
+    scores, history, swaps = (
+        read_rows(path / f"{name}.csv", kind)
+        for name, kind in (("scores", SeedScore), ("history", Epoch), ("swaps", Swap))
+    )
+    more = path / "evidence.json"
+    evidence = _read_json(more) if more.is_file() else None
+    return Records(from_toml(path / "config.toml"), _read_json(path / "metrics.json"), scores, history, swaps, evidence)
+
+
+def _check_finished(path: Path, needed: Sequence[str]) -> None:
+    if not path.is_dir():
+        raise AkeError(f"{path}: no such run folder")
+    if (path / MARK).exists():
+        raise AkeError(f"{path}: the run has not finished")
+    for name in needed:
+        if not (path / name).is_file():
+            raise AkeError(f"{path}: not a run folder, {name} is missing")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        metrics = json.loads((path / "metrics.json").read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
     except ValueError as e:
-        raise AkeError(f"{path / 'metrics.json'}: not valid JSON ({type(e).__name__})") from None
-    return Run(network.eval(), settings, metrics)
+        raise AkeError(f"{path}: not valid JSON ({type(e).__name__})") from None
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
@@ -216,6 +259,25 @@ def write_tensors(path: Path, state: Mapping[str, Tensor]) -> None:
 def write_rows(path: Path, kind: type[Any], rows: list[Any]) -> None:
     """Write dataclass instances as a CSV file, whole or not at all."""
     _atomic(path, _csv(kind, rows))
+
+
+def read_rows(path: Path, kind: type[Any]) -> list[Any]:
+    """The lines of a CSV file as dataclass instances; an empty field is ``None`` where that is allowed."""
+    types = {f.name: str(f.type).split(" | ") for f in dataclasses.fields(kind)}
+    parse: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+    try:
+        with path.open(newline="", encoding="utf-8") as f:
+            return [
+                kind(
+                    **{
+                        name: None if not row[name] and "None" in t else parse[t[0]](row[name])
+                        for name, t in types.items()
+                    }
+                )
+                for row in csv.DictReader(f)
+            ]
+    except (ValueError, KeyError, TypeError, csv.Error) as e:
+        raise AkeError(f"{path}: cannot be read as a table ({type(e).__name__}: {e})") from None
 
 
 def card(result: Result | Results) -> str:

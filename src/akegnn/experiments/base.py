@@ -19,11 +19,14 @@ from typing import Any
 
 import torch
 
+from .. import presets
 from ..errors import AkeError, RunFailed
-from ..fit import Plan, plan
+from ..fit import RECIPES, Plan, plan
 from ..methods import METHODS
+from ..settings import Phases
 from ..stats import Gain, Mean, Scores, holm, paired, summarise
 from ..store import Cell, Store, key_of
+from ..views import as_view
 
 BLOCK = 100  # cells computed at once; part of a block's identity, because they share their draws of dropout
 COMPARED = ("single", "ft", "ensemble", "ensemble-ft", "ake")
@@ -201,6 +204,74 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+# ---- what a store holds of an experiment -----------------------------------------------------------------------------
+
+
+def stored(experiment: Experiment, store: Store) -> list[Block]:
+    """The blocks of a store that belong to an experiment, whatever seeds and splits they have; no data is needed.
+
+    Blocks of different settings are not mixed in one place: those count that have the most cells.
+    """
+    jobs = experiment.jobs()
+    of_place: dict[tuple[str, str], list[Block]] = {}
+    for key, _, settings, _ in store.blocks():
+        for job in jobs:
+            if belongs(settings, job):
+                block = Block(job, tuple((a, b) for a, b in settings["cells"]), settings)
+                if block.key == key:
+                    of_place.setdefault((job.row, job.column), []).append(block)
+    return [b for job in jobs for b in _alike(of_place.pop((job.row, job.column), []))]
+
+
+def belongs(settings: Mapping[str, Any], job: Job) -> bool:
+    """Whether a stored block was computed for a job: all that the job says is as it was, and so is the exchange.
+
+    How networks are trained is not compared, because presets may change, nor are the numbers of seeds and splits.
+    """
+    settled = settings.get("settings", {})
+    if (settled.get("data"), settled.get("model")) != (job.data, job.model):
+        return False
+    if list(settings.get("methods", ())) != list(job.methods):
+        return False
+    if settings.get("compute") != (job.compute.__qualname__ if job.compute else None):
+        return False
+    return all(_says(settled, name, value) for name, value in _said(job).items())
+
+
+def _said(job: Job) -> dict[str, Any]:
+    """What a job settles beyond its data, model and preset."""
+    given = dict(job.settings)
+    views, exchange = RECIPES[given.pop("recipe", "paper")]()
+    chosen = [as_view(v) for v in given.pop("views", views)]
+    if resample := given.pop("resample", None):
+        chosen = [dataclasses.replace(v, resample=resample) for v in chosen]  # type: ignore[type-var]
+    known = presets.find(job.data, job.model, given.get("task"))
+    said: dict[str, Any] = {"views": [v.spec() for v in chosen], "labels_per_class": None, "masks": "given"}
+    said |= {"exchange": {**dataclasses.asdict(exchange), **given.pop("exchange", {})}}
+    said |= {"model_args": {**(known.model_args if known else {}), **given.pop("model_args", {})}}
+    said |= {"phases": {**dataclasses.asdict(Phases()), **given.pop("phases", {})}}
+    return json.loads(json.dumps(said | given, default=str))  # type: ignore[no-any-return]
+
+
+def _says(settled: Mapping[str, Any], name: str, value: Any) -> bool:
+    if name not in settled:  # a setting of training, or one that came later than the block
+        training = settled.get("training", {})
+        return name not in training or bool(training[name] == value)
+    if isinstance(value, dict):
+        return all(settled[name].get(key, wanted) == wanted for key, wanted in value.items())
+    return bool(settled[name] == value)
+
+
+def _alike(found: Sequence[Block]) -> list[Block]:
+    """Of some blocks those that may stand together: all of one setting, no cell twice."""
+    groups: dict[str, list[Block]] = {}
+    for block in sorted(found, key=lambda b: -len(b.cells)):
+        group = groups.setdefault(key_of(block.settings["settings"]), [])
+        if not set(block.cells) & {cell for other in group for cell in other.cells}:
+            group.append(block)
+    return max(groups.values(), key=lambda group: sum(len(b.cells) for b in group), default=[])
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
