@@ -76,7 +76,9 @@ class Records:
     def shipped(self) -> int:
         """The replica whose network ships."""
         cells = list(dict.fromkeys((s.split, s.seed) for s in self.scores))
-        return cells.index((self.metrics["split_of_model"], self.metrics["seed_of_model"]))
+        s, m = self.settings, self.metrics
+        shown = (m.get("split_of_model", s.split), m.get("seed_of_model", s.seed))
+        return cells.index(shown) if shown in cells else 0
 
 
 @dataclass
@@ -125,7 +127,7 @@ def writing(path: Path, settings: Settings) -> Iterator[Path]:
                 (path / name).unlink()
         except OSError as e:
             raise AkeError(f"{path}: cannot be written ({e.strerror})") from None
-        _atomic(path / "config.toml", to_toml(settings).encode())
+        write_file(path / "config.toml", to_toml(settings).encode())
         yield path
         (path / MARK).unlink()
     finally:
@@ -158,17 +160,17 @@ def write(result: Result | Results, folder: Path) -> None:
         "parameters": sum(p.numel() for p in shown.model.parameters()),
         "versions": versions(),
     }
-    _atomic(folder / "config.toml", to_toml(result.settings).encode())
+    write_file(folder / "config.toml", to_toml(result.settings).encode())
     write_rows(folder / "history.csv", Epoch, result.history)
     write_rows(folder / "swaps.csv", Swap, swaps)
     lines = [
         SeedScore(one.settings.split, one.settings.seed, **dataclasses.asdict(s)) for one in every for s in one.scores
     ]
     write_rows(folder / "scores.csv", SeedScore, lines)
-    _atomic(folder / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
+    write_file(folder / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
     if shown.evidence is not None:
-        _atomic(folder / "evidence.json", (json.dumps(shown.evidence, separators=(",", ":")) + "\n").encode())
-    _atomic(folder / "README.md", card(result).encode())
+        write_file(folder / "evidence.json", (json.dumps(shown.evidence, separators=(",", ":")) + "\n").encode())
+    write_file(folder / "README.md", card(result).encode())
     write_tensors(folder / "model.safetensors", shown.model.state_dict())
 
 
@@ -253,12 +255,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def write_tensors(path: Path, state: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, whole or not at all."""
-    _atomic(path, safetensors.torch.save(_untied({k: v.detach().cpu().contiguous() for k, v in state.items()})))
+    write_file(path, safetensors.torch.save(_untied({k: v.detach().cpu().contiguous() for k, v in state.items()})))
 
 
 def write_rows(path: Path, kind: type[Any], rows: list[Any]) -> None:
     """Write dataclass instances as a CSV file, whole or not at all."""
-    _atomic(path, _csv(kind, rows))
+    write_file(path, _csv(kind, rows))
 
 
 def read_rows(path: Path, kind: type[Any]) -> list[Any]:
@@ -340,7 +342,8 @@ def _csv(kind: type[Any], rows: list[Any]) -> bytes:
     return text.getvalue().encode()
 
 
-def _atomic(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:

@@ -64,11 +64,12 @@ class Block:
     job: Job
     cells: tuple[tuple[int, int], ...]
     settings: Mapping[str, Any]
+    kept_as: str = ""  # the key that a store knows it by
 
     @property
     def key(self) -> str:
         """A digest of everything that its numbers depend on."""
-        return key_of(self.settings)
+        return self.kept_as or key_of(self.settings)
 
 
 @dataclass(frozen=True)
@@ -219,9 +220,8 @@ def stored(experiment: Experiment, store: Store) -> list[Block]:
     for key, _, settings, _ in store.blocks():
         for job in jobs:
             if belongs(settings, job):
-                block = Block(job, tuple((a, b) for a, b in settings["cells"]), settings)
-                if block.key == key:
-                    of_place.setdefault((job.row, job.column), []).append(block)
+                block = Block(job, tuple((a, b) for a, b in settings["cells"]), settings, key)
+                of_place.setdefault((job.row, job.column), []).append(block)
     return [b for job in jobs for b in _alike(of_place.pop((job.row, job.column), []))]
 
 
@@ -301,23 +301,26 @@ def paper_numbers() -> dict[str, Any]:
     return tomllib.loads((files(__package__) / "paper.toml").read_text(encoding="utf-8"))
 
 
-def entries(experiment: Experiment, wanted: Sequence[Block], store: Store) -> list[Entry]:
-    """The table from what is in the store, with paired differences on the splits and seeds that both lines have."""
-    by_place: dict[tuple[str, str], list[Cell]] = {}
+def lines_of(wanted: Sequence[Block], store: Store) -> dict[tuple[str, str], dict[str, list[Cell]]]:
+    """The cells of some blocks by row and column, then by line."""
     places: dict[str, list[tuple[str, str]]] = {}  # two jobs with the same settings are one block
     for b in wanted:
         places.setdefault(b.key, []).append((b.job.row, b.job.column))
-    axis = {(b.job.row, b.job.column): b.job.x for b in wanted}
+    found: dict[tuple[str, str], dict[str, list[Cell]]] = {}
     for cell in store.cells(list(places)):
         for place in dict.fromkeys(places[cell.block]):
-            by_place.setdefault(place, []).append(cell)
+            found.setdefault(place, {}).setdefault(cell.method, []).append(cell)
+    return found
+
+
+def entries(experiment: Experiment, wanted: Sequence[Block], store: Store) -> list[Entry]:
+    """The table from what is in the store, with paired differences on the splits and seeds that both lines have."""
+    axis = {(b.job.row, b.job.column): b.job.x for b in wanted}
+    by_place = lines_of(wanted, store)
     numbers = paper_numbers().get(experiment.name, {})
     found: list[Entry] = []
     for row, column in axis:
-        cells = by_place.get((row, column), [])
-        lines: dict[str, list[Cell]] = {}
-        for cell in cells:
-            lines.setdefault(cell.method, []).append(cell)
+        lines = by_place.get((row, column), {})
         base = _scores(lines[experiment.base]) if experiment.base in lines else None
         order = [name for name in (experiment.shown or lines) if name in lines]
         for name in order:
@@ -441,14 +444,14 @@ def figure(
             experiment.draw(axes, histories or {})
         elif experiment.axis and any(e.x is not None for e in found):
             plot, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
-            for name, points in _series([e for e in found if not _aside(e.method)]).items():
+            for name, points in _series([e for e in found if not aside(e.method)]).items():
                 xs, ys, spread = zip(*points, strict=True)
                 axes.errorbar(xs, ys, yerr=spread, marker="o", capsize=3, label=name)
             axes.set_xlabel(experiment.axis)
             axes.set_ylabel("test score in per cent (bars: 95 % of the mean)")
             axes.legend(frameon=False)
         else:
-            gains = [e for e in found if e.gain is not None and not _aside(e.method)] or list(found)
+            gains = [e for e in found if e.gain is not None and not aside(e.method)] or list(found)
             plot, axes = plt.subplots(figsize=(6.5, 1.2 + 0.22 * len(gains)), layout="constrained")
             colours = {name: f"C{k % 10}" for k, name in enumerate(dict.fromkeys(e.method for e in gains))}
             for k, e in enumerate(gains):
@@ -469,7 +472,7 @@ def figure(
     return written
 
 
-def _aside(method: str) -> bool:
+def aside(method: str) -> bool:
     """Lines that are in the table but would hide the others in a picture."""
     return method == "after exchange" or " network " in method
 
