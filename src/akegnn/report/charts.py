@@ -1,7 +1,8 @@
 """Charts as Vega-Lite specifications: plain dictionaries, without data and without colours of their own.
 
 Data is a :class:`Table`, compact enough for a page of a hundred thousand cells; the page and :func:`to_svg` put it into
-the specification. Colours are those of a theme, so that one specification serves light, dark and print.
+the specification. Colours are those of a theme, so that one specification serves light, dark and print. Where the
+height follows from the data, ``usermeta`` says how: so many pixels for each of the rows that differ in these fields.
 """
 
 from __future__ import annotations
@@ -34,9 +35,11 @@ def _theme(ink: str, muted: str, line: str, paper: str, colours: list[str], ends
         },
         "title": {"color": ink, "fontSize": 12, "anchor": "start"},
         "text": {"color": ink, "fontSize": 11},
+        "mark": {"color": colours[0]},
         "rule": {"color": muted},
         "range": {
             "category": colours,
+            "roles": [*colours[:2], muted],
             "diverging": [ends[0], paper, ends[1]],
             "heatmap": [paper, deep],
             "ramp": [paper, deep],
@@ -46,7 +49,7 @@ def _theme(ink: str, muted: str, line: str, paper: str, colours: list[str], ends
 
 THEMES: dict[str, Spec] = {
     "light": _theme("#1d2329", "#56616c", "#e2e5e9", "#f6f7f8", _LIGHT, ("#2166ac", "#c2570c"), "#0b5c97"),
-    "dark": _theme("#e8ebee", "#a3aeb9", "#31383f", "#20262b", _DARK, ("#5aa9e6", "#f0883e"), "#6cb6ff"),
+    "dark": _theme("#e8ebee", "#a3aeb9", "#31383f", "#20262b", _DARK, ("#5aa9e6", "#f0883e"), "#2a78b8"),
 }
 
 
@@ -72,12 +75,13 @@ class Triangle:
 
 @dataclass(frozen=True)
 class Chart:
-    """A specification, its data, and its words: a caption for everyone, a description for who cannot see it."""
+    """A specification, its data, and its words."""
 
     title: str
     about: str
     spec: Spec
     data: Table | Triangle
+    told: str = ""  # what the picture says, for who cannot see it
     choices: dict[str, Table | Triangle] = field(default_factory=dict)  # other data, by what the reader selects
     wide: bool = False  # over the whole width of the page
 
@@ -87,12 +91,17 @@ def to_svg(chart: Chart, width: int = 560) -> str:
     import vl_convert
 
     assert isinstance(chart.data, Table)
-    spec = {**chart.spec, "width": width, "data": {"values": chart.data.values()}, "description": chart.about}
+    spec = {
+        **chart.spec,
+        "width": width,
+        "data": {"values": chart.data.values()},
+        "description": f"{chart.title}. {chart.told}",
+    }
     return str(vl_convert.vegalite_to_svg(spec, config=THEMES["light"] | {"background": "white"}))
 
 
 def _spec(height: int | Spec, **rest: Any) -> Spec:
-    return {"width": "container", "height": height, "autosize": {"type": "fit-x", "contains": "padding"}, **rest}
+    return {"width": "container", "height": height, **rest}
 
 
 def _x(field: str, title: str, **rest: Any) -> Spec:
@@ -104,43 +113,43 @@ def _names(field: str, title: str | None = None, **rest: Any) -> Spec:
     return {"field": field, "type": "nominal", "title": title, "sort": None, **rest}
 
 
+def _networks(field: str, networks: Sequence[str], present: Sequence[str], title: str | None = None) -> Spec:
+    """A network has the same colour in every chart; the legend names those that are present."""
+    shown = {"scale": {"domain": list(networks)}, "legend": {"values": [n for n in networks if n in present]}}
+    return {"field": field, "type": "nominal", "title": title, **shown}
+
+
 # ---- a run -----------------------------------------------------------------------------------------------------------
 
 
 def scores(data: Table, metric: str, lines: int) -> Spec:
-    """Test scores with their intervals, and every seed behind them; ``part`` is ``seed`` or ``line``."""
+    """Test scores; with several seeds their intervals, and the seeds behind them (``part`` is ``seed`` or ``line``)."""
     y = _names("name", axis={"ticks": False, "domain": False, "grid": True, "labelPadding": 8})
     colour = {
         **{"field": "role", "type": "nominal", "legend": None},
-        "scale": {"domain": ["ships", "base", "other"], "range": "category"},
+        "scale": {"domain": ["ships", "base", "other"], "range": "roles"},
     }
-    x = _x("test", f"test {metric} in per cent")
-    return _spec(
-        26 * lines,
-        layer=[
-            {
-                "transform": [{"filter": "datum.part == 'seed'"}],
-                "mark": {"type": "tick", "thickness": 1, "size": 12, "opacity": 0.35, "aria": False},
-                "encoding": {"x": x, "y": y, "color": colour},
-            },
-            {
-                "transform": [{"filter": "datum.part == 'line' && isValid(datum.low)"}],
-                "mark": {"type": "rule", "strokeWidth": 2, "aria": False},
-                "encoding": {"x": _x("low", x["title"]), "x2": {"field": "high"}, "y": y, "color": colour},
-            },
-            {
-                "transform": [{"filter": "datum.part == 'line'"}],
-                "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
-                "encoding": {
-                    **{"x": x, "y": y, "color": colour},
-                    "tooltip": [{"field": n} for n in ("name", "test", "low", "high") if n in data.columns],
-                },
-            },
-        ],
-    )
+    x = _x("test", f"test {metric} in per cent", axis={"tickCount": 8}, scale={"zero": False, "padding": 12})
+    single: Spec = {
+        "transform": [{"filter": "datum.part == 'seed'"}],
+        "mark": {"type": "tick", "thickness": 1, "size": 12, "opacity": 0.35, "aria": False},
+        "encoding": {"x": x, "y": y, "color": colour},
+    }
+    interval: Spec = {
+        "transform": [{"filter": "datum.part == 'line'"}],
+        "mark": {"type": "rule", "strokeWidth": 2, "aria": False},
+        "encoding": {"x": {**x, "field": "low"}, "x2": {"field": "high"}, "y": y, "color": colour},
+    }
+    mean: Spec = {
+        "transform": [{"filter": "datum.part == 'line'"}],
+        "mark": {"type": "point", "filled": True, "size": 80, "opacity": 1},
+        "encoding": {**{"x": x, "y": y, "color": colour}, "tooltip": [{"field": n} for n in data.columns[1:]]},
+    }
+    seeds = any(row[0] == "seed" for row in data.rows)
+    return _spec(26 * lines, layer=[*([single] if seeds else []), *([interval] if "low" in data.columns else []), mean])
 
 
-def curves(field: str, title: str) -> Spec:
+def curves(field: str, title: str, networks: Sequence[str], present: Sequence[str]) -> Spec:
     """One line for each network."""
     return _spec(
         220,
@@ -148,7 +157,7 @@ def curves(field: str, title: str) -> Spec:
         encoding={
             "x": _x("epoch", "epoch", scale={"nice": False}),
             "y": _x(field, title),
-            "color": _names("network"),
+            "color": _networks("network", networks, present),
             "tooltip": [{"field": n} for n in ("network", "epoch", field)],
         },
     )
@@ -166,7 +175,7 @@ def correlations(size: int = 320) -> Spec:
             "y": {"field": "b", "type": "ordinal", "title": "channel", "axis": axis},
             "color": {
                 **{"field": "correlation", "type": "quantitative", "title": "correlation"},
-                "scale": {"domain": [-1, 1], "domainMid": 0},
+                "scale": {"domain": [-1, 1], "domainMid": 0, "interpolate": "lab"},
                 "legend": {"gradientLength": 140, "gradientThickness": 10, "values": [-1, 0, 1]},
             },
             "tooltip": [{"field": n} for n in ("a", "b", "correlation")],
@@ -174,10 +183,10 @@ def correlations(size: int = 320) -> Spec:
     )
 
 
-def origins(networks: int) -> Spec:
+def origins(networks: Sequence[str], present: Sequence[str]) -> Spec:
     """Where each channel of each network lies after the exchange, coloured by the network that it comes from."""
     return _spec(
-        26 * networks,
+        26 * len(present),
         mark={"type": "rect", "aria": False, "cornerRadius": 2},
         encoding={
             "x": {
@@ -186,14 +195,14 @@ def origins(networks: int) -> Spec:
                 "scale": {"paddingInner": 0.08},
             },
             "y": _names("network", axis={"ticks": False, "domain": False}, scale={"paddingInner": 0.15}),
-            "color": _names("from", "comes from"),
+            "color": _networks("from", networks, networks, "comes from"),
             "opacity": {"condition": {"test": "datum.moved", "value": 1}, "value": 0.28},
             "tooltip": [{"field": n} for n in ("network", "channel", "from", "was")],
         },
     )
 
 
-def entropies() -> Spec:
+def entropies(networks: Sequence[str]) -> Spec:
     """Entropy of a layer in each network, step by step."""
     return _spec(
         240,
@@ -201,7 +210,7 @@ def entropies() -> Spec:
         encoding={
             "x": _x("step", "step of the exchange", scale={"nice": False}, axis={"tickMinStep": 1, "format": "d"}),
             "y": _x("entropy", "entropy of the layer"),
-            "color": _names("network"),
+            "color": _networks("network", networks, networks),
             "tooltip": [{"field": n} for n in ("network", "step", "entropy")],
         },
     )
@@ -250,9 +259,12 @@ def confusion(classes: int) -> Spec:
     numbers: Spec = {
         "transform": [{"filter": "datum.count > 0"}],
         "mark": {"type": "text", "fontSize": 10, "aria": False},
-        "encoding": {"text": {"field": "count"}},
+        "encoding": {
+            "text": {"field": "count"},
+            "color": {"condition": {"test": "datum.share > 0.45", "value": "white"}},
+        },
     }
-    height = min(max(26 * classes, 140), 620)
+    height = min(max(26 * classes, 300), 620)
     return _spec(height, encoding={"x": x, "y": y}, layer=[cells, numbers] if classes <= 15 else [cells])
 
 
@@ -311,15 +323,16 @@ def roc() -> Spec:
 def embedding(classes: int) -> Spec:
     """A map of outputs; what was predicted wrongly is hollow."""
     hidden: Spec = {"type": "quantitative", "axis": None, "scale": {"zero": False}}
-    colour = _names("class", legend={"symbolSize": 60}) if classes <= 20 else _names("class", legend=None)
+    colour = _names("class", legend={"symbolSize": 60} if classes <= 20 else None)
+    colour |= {"scale": {"scheme": "tableau20"}} if classes > 10 else {}
     return _spec(
         420,
         mark={"type": "point", "size": 26, "aria": False, "strokeWidth": 1.2},
         encoding={
             "x": {"field": "x", **hidden},
             "y": {"field": "y", **hidden},
-            "color": {**colour, "scale": {"scheme": "tableau20"} if classes > 10 else {}},
-            "fill": {**colour, "legend": None, "scale": {"scheme": "tableau20"} if classes > 10 else {}},
+            "stroke": colour,
+            "fill": colour,
             "fillOpacity": {"condition": {"test": "datum.right", "value": 0.75}, "value": 0},
             "tooltip": [{"field": n} for n in ("class", "predicted")],
         },
@@ -329,8 +342,9 @@ def embedding(classes: int) -> Spec:
 # ---- a store ---------------------------------------------------------------------------------------------------------
 
 
-def forest(over: str) -> Spec:
+def forest(over: str, lines: Sequence[str]) -> Spec:
     """Paired differences with their intervals, and the paper's difference where it has one."""
+    first = [name for name in lines if name == "AKE"]  # what this is all about has the colour that stands out
     y: Spec = {
         **{"field": "place", "type": "nominal", "title": None, "sort": None},
         "axis": {"ticks": False, "domain": False, "grid": True, "labelPadding": 8},
@@ -338,9 +352,10 @@ def forest(over: str) -> Spec:
     }
     offset = {"field": "line", "sort": None}
     title = f"paired difference to {over}, points"
-    colour = _names("line")
+    colour = _names("line", scale={"domain": [*first, *(name for name in lines if name not in first)]})
     return _spec(
-        {"step": 11, "for": "offset"},
+        120,
+        usermeta={"rows": ["place", "line"], "step": 13},
         layer=[
             {"mark": {"type": "rule", "strokeWidth": 1, "aria": False}, "encoding": {"x": {"datum": 0}}},
             {
@@ -353,13 +368,11 @@ def forest(over: str) -> Spec:
                 "mark": {"type": "point", "filled": True, "size": 46, "opacity": 1},
                 "encoding": {
                     **{"x": _x("difference", title), "y": y, "yOffset": offset, "color": colour},
-                    "tooltip": [
-                        {"field": n} for n in ("place", "line", "difference", "low", "high", "pairs", "paper")
-                    ],
+                    "tooltip": [{"field": n} for n in ("place", "line", "difference", "low", "high", "pairs", "paper")],
                 },
             },
             {
-                "transform": [{"filter": 'isValid(datum["the paper\'s"])'}],
+                "transform": [{"filter": "isValid(datum.paper)"}],
                 "mark": {"type": "point", "shape": "diamond", "size": 50, "filled": False, "strokeWidth": 1.3},
                 "encoding": {
                     **{"x": _x("paper", title), "y": y, "yOffset": offset, "color": colour},
@@ -417,13 +430,14 @@ def learning() -> Spec:
 def strip() -> Spec:
     """Every seed of a line, beside those of what it is compared with."""
     return _spec(
-        {"step": 44},
+        90,
+        usermeta={"rows": ["line"], "step": 46},
         layer=[
             {
                 "transform": [{"calculate": "((datum.seed * 7919 + datum.split * 104729) % 97) / 97", "as": "place"}],
                 "mark": {"type": "point", "filled": True, "size": 34, "opacity": 0.55},
                 "encoding": {
-                    "x": _x("test", "test score in per cent"),
+                    "x": _x("test", "test score in per cent", axis={"tickCount": 8}),
                     "y": _names("line", axis={"ticks": False, "domain": False}),
                     "yOffset": {"field": "place", "type": "quantitative", "scale": {"domain": [0, 1]}},
                     "color": _names("line", legend=None),

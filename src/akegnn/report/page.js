@@ -77,9 +77,11 @@ async function draw(element) {
   config.legend.columns = Math.max(1, Math.floor(element.clientWidth / 150));
   if (element.clientWidth < 420) config.axis.labelLimit = 105;
   const spec = { ...chart.spec, data: { values: chart.rows } };
+  const { rows: names, step } = spec.usermeta || {};
+  if (step) spec.height = step * new Set(chart.rows.map((row) => names.map((n) => row[n]).join("\n"))).size;
   try {
     chart.result = await vegaEmbed(element, spec, {
-      renderer: "svg", config, tooltip: { theme: theme() }, ast: false,
+      renderer: "svg", config, tooltip: { theme: theme() }, ast: false, logLevel: 1,
       actions: { export: true, source: false, compiled: false, editor: false }, downloadFileName: "akegnn-chart",
     });
     element.dataset.drawn = theme();
@@ -175,12 +177,12 @@ const COLUMNS = [
   { key: "line", name: "line", cell: (e) => e.line, text: true },
   { key: "mean", name: "test ± sd", cell: null },
   { key: "n", name: "n", cell: (e) => e.n, minor: true },
-  { key: "difference", name: "over base, paired [95 %]", cell: (e) => difference(e) },
+  { key: "difference", name: "difference, paired [95 %]", cell: (e) => difference(e) },
   { key: "p", name: "p (Holm)", cell: (e) => (e.p === null ? "" : String(e.p)), minor: true },
   { key: "floor", name: "floor", cell: (e) => number(1)(e.floor), minor: true },
   { key: "passes", name: "passes", cell: (e) => e.passes, minor: true },
   { key: "seconds", name: "seconds", cell: (e) => number(1)(e.seconds), minor: true },
-  { key: "paper", name: "paper", cell: (e) => (e.paper === null ? "" : String(e.paper) + (e.paperDeviation === null ? "" : ` ± ${e.paperDeviation}`)) },
+  { key: "paper", name: "paper", cell: (e) => (e.paper === null ? "" : e.paper.toFixed(1) + (e.paperDeviation === null ? "" : ` ± ${e.paperDeviation.toFixed(1)}`)) },
 ];
 
 function difference(e) {
@@ -282,7 +284,7 @@ class Rows {
     const cells = this.used.map((c, k) => {
       const content = c.key === "mean" ? this.button(e) : c.cell(e);
       const kind = `${c.text ? "name" : "number"} ${c.minor ? "minor" : ""}`.trim();
-      const given = { class: kind, "data-name": c.text ? null : c.name, scope: k === 0 ? "row" : null };
+      const given = { class: kind, "data-name": c.text ? null : c.name.split(",")[0], scope: k === 0 ? "row" : null };
       return make(k === 0 ? "th" : "td", given, ...(content === "" ? [] : [content]));
     });
     const line = make("tr", { class: e.aside ? "aside" : null }, ...cells);

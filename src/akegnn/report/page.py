@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,7 @@ def render(page: Page) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("akegnn", "report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["code"] = _code
     drawn = [(f"{s.key}-{k}", s.key, c) for s in page.sections for k, c in enumerate(s.charts)]
     data = {
         "themes": THEMES,
@@ -124,6 +126,13 @@ def render(page: Page) -> str:
         vega=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
         version=__version__,
     )
+
+
+def _code(text: str) -> Any:
+    """Escaped, and what stands between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def in_script(data: Any) -> Any:
@@ -150,7 +159,7 @@ def _finite(data: Any) -> Any:
 
 def _chart(chart: Chart, group: str | None) -> dict[str, Any]:
     return {
-        "spec": {**chart.spec, "description": f"{chart.title}. {chart.about}"},
+        "spec": {**chart.spec, "description": f"{chart.title}. {chart.about} {chart.told}".strip()},
         "data": _data(chart.data),
         "choices": {name: _data(d) for name, d in chart.choices.items()},
         "group": group,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..exchange import Swap
+from ..experiments.base import aside
 from ..runs import Records, records
 from ..settings import unrepeatable
 from . import charts
@@ -19,6 +20,7 @@ from .page import Fact, Page, Section, Sheet
 CURVE = 300  # points of a learning curve
 MAPPED = 1000  # points of a map: more hide each other
 CLASSES = 60  # of a confusion matrix that can still be read
+OUTSIDE = "no network of the ring"
 OLD = "This run folder was written before runs kept their evidence, so there is nothing to draw here. Train it again."
 
 
@@ -113,22 +115,18 @@ def score_sheet(lines: Sequence[Mapping[str, Any]], metric: str) -> Sheet:
 
 def score_chart(lines: Sequence[Mapping[str, Any]], metric: str, seeds: Sequence[Any] = ()) -> Chart:
     """The same as a picture; ``seeds`` are single scores behind means."""
-    ships = shipped_line(lines)
-    roles = {
-        x["name"]: "ships" if k == ships else "base" if x["name"] == "base" else "other" for k, x in enumerate(lines)
-    }
-    rows: list[list[Any]] = [
-        ["line", x["name"], roles[x["name"]], _points(x["test"]), _points(x.get("low")), _points(x.get("high"))]
-        for x in lines
-    ]
-    if len(lines) < len(seeds) <= 5000:
+    ships = lines[shipped_line(lines)]["name"]
+    shown = [x for x in lines if not aside(x["name"])]  # these would push all others to one side
+    roles = {x["name"]: "ships" if x["name"] == ships else "base" if x["name"] == "base" else "other" for x in shown}
+    several = lines[0].get("low") is not None
+    names = ("test", "low", "high") if several else ("test",)
+    rows: list[list[Any]] = [["line", x["name"], roles[x["name"]], *(_points(x[n]) for n in names)] for x in shown]
+    if several and len(seeds) <= 5000:
         rows += [["seed", s.name, roles[s.name], _points(s.test), None, None] for s in seeds if s.name in roles]
-    table = Table(("part", "name", "role", "test", "low", "high"), rows)
-    several = " Bars are 95 % intervals of the mean, ticks single runs." if lines[0].get("low") is not None else ""
-    told = ", ".join(f"{x['name']} {_percent(x['test'])}" for x in lines)
-    return Chart(
-        "Test scores", f"{several} {told}.".strip(), charts.scores(table, metric, len(lines)), table, wide=True
-    )
+    table = Table(("part", "name", "role", *names), rows)
+    about = "Bars are 95 % intervals of the mean, strokes single runs." if several else "One seed."
+    told = ", ".join(f"{x['name']} {_percent(x['test'])}" for x in shown)
+    return Chart("Test scores", about, charts.scores(table, metric, len(shown)), table, told, wide=True)
 
 
 def _points(value: float | None) -> float | None:
@@ -141,7 +139,7 @@ def _gains(run: Records) -> Section:
     if run.metrics.get("floor") is not None:
         text.append(f"Chance, or always the commonest training class: {_percent(run.metrics['floor'])}.")
     if lines[0].get("deviation") is None:
-        text.append("One seed tells little: train with --seeds 10 to see how sure a difference is.")
+        text.append("One seed tells little: train with `--seeds 10` to see how sure a difference is.")
     text += [f"Failed: {failure}" for failure in run.metrics.get("failures", [])]
     chart = score_chart(lines, metric, run.scores)
     return Section("scores", "What it gained", text, [score_sheet(lines, metric)], [chart])
@@ -152,18 +150,20 @@ def _gains(run: Records) -> Section:
 
 def _learning(run: Records) -> Section:
     phases = list(dict.fromkeys(e.phase for e in run.history))
+    networks = list(dict.fromkeys([*_network_names(run), *(e.network for e in run.history)]))
     drawn = []
     for phase in phases:
-        rows = []
+        rows: list[list[Any]] = []
         for network in dict.fromkeys(e.network for e in run.history if e.phase == phase):
             epochs = [e for e in run.history if (e.phase, e.network) == (phase, network)]
             step = -(-len(epochs) // CURVE)
             rows += [[network, e.epoch, _points(e.validation), round(e.loss, 5)] for e in epochs[::step]]
         table = Table(("network", "epoch", "validation", "loss"), rows)
         name = phase[:1].upper() + phase[1:]
-        told = f"By epoch, one line for each of {len({r[0] for r in rows})} networks."
-        drawn.append(Chart(f"{name}: validation score", told, charts.curves("validation", "per cent"), table))
-        drawn.append(Chart(f"{name}: training loss", told, charts.curves("loss", "loss"), table))
+        present = list(dict.fromkeys(row[0] for row in rows))
+        told = f"By epoch, one line for each of {len(present)} networks."
+        for what, field, unit in (("validation score", "validation", "per cent"), ("training loss", "loss", "loss")):
+            drawn.append(Chart(f"{name}: {what}", told, charts.curves(field, unit, networks, present), table))
     text = [] if drawn else ["No epochs were recorded: the networks were trained by a loop of your own, or given."]
     return Section("learning", "How the networks learned", text, charts=drawn)
 
@@ -189,7 +189,7 @@ def _exchange(run: Records) -> Section:
         if found:
             told = "Pearson correlation between the channels of the selected layer, in the network that ships."
             title = f"Correlation of channels {when} the exchange"
-            drawn.append(Chart(title, told, charts.correlations(), next(iter(found.values())), dict(found)))
+            drawn.append(Chart(title, told, charts.correlations(), next(iter(found.values())), choices=dict(found)))
     drawn += _moves(run, own, layers)
     overview = _entropy_overview(layers)
     choose = ("Layer", names) if any(c.choices for c in drawn) and len(names) > 1 else None
@@ -201,8 +201,8 @@ def _moves(run: Records, swaps: Sequence[Swap], layers: Sequence[Mapping[str, An
     named = _network_names(run)
     known = {x["name"]: x["channels"] for x in layers}
     channels = [x for x in swaps if x.source_channel is not None and x.target_channel is not None]
-    origin: dict[str, Table | Triangle] = {}
-    entropy: dict[str, Table | Triangle] = {}
+    origin: dict[str, Table] = {}
+    entropy: dict[str, Table] = {}
     for layer in dict.fromkeys(x.layer for x in channels):
         here = [x for x in channels if x.layer == layer]
         origin[layer] = origins(here, named, known.get(layer, 0))
@@ -215,12 +215,15 @@ def _moves(run: Records, swaps: Sequence[Swap], layers: Sequence[Mapping[str, An
             "from; pale squares never moved."
         )
         first = next(iter(origin.values()))
-        spec = charts.origins(len(named))
-        drawn.append(Chart("Which channel came from where", told, spec, first, origin, wide=True))
+        outside = any(row[2] == OUTSIDE for table in origin.values() for row in table.rows)
+        spec = charts.origins([*named, OUTSIDE] if outside else named, named)
+        drawn.append(Chart("Which channel came from where", told, spec, first, choices={**origin}, wide=True))
     if entropy:
         told = "Entropy of the selected layer's weights in each network, after each step that changed it."
         first = next(iter(entropy.values()))
-        drawn.append(Chart("Entropy, step by step", told, charts.entropies(), first, entropy, wide=not layers))
+        drawn.append(
+            Chart("Entropy, step by step", told, charts.entropies(named), first, choices={**entropy}, wide=not layers)
+        )
     return drawn
 
 
@@ -240,7 +243,7 @@ def origins(swaps: Sequence[Swap], networks: Sequence[str], channels: int) -> Ta
             lies[there] = taken
 
     def name(n: int) -> str:
-        return networks[n] if n < len(networks) else "a network not of the ring"
+        return networks[n] if n < len(networks) else OUTSIDE
 
     rows = [[name(n), c, name(a), b, (n, c) != (a, b)] for (n, c), (a, b) in sorted(lies.items()) if n < len(networks)]
     return Table(("network", "channel", "from", "was", "moved"), rows)
@@ -359,7 +362,7 @@ def _setting(run: Records) -> Section:
     if missing := unrepeatable(s):
         text.append(f"Given in Python, so that config.toml alone does not repeat the run: {', '.join(missing)}.")
     else:
-        text.append("akegnn train --config config.toml --out ANOTHER_FOLDER repeats the run.")
+        text.append("`akegnn train --config config.toml --out ANOTHER_FOLDER` repeats the run.")
     sizes = ", ".join(f"{name} {size:,}" for name, size in m["splits"].items())
     facts = [["parameters of a network", f"{m.get('parameters', 0):,}"], ["split sizes", sizes]]
     facts += [[name, str(value)] for name, value in m.get("versions", {}).items()]

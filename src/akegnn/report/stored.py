@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -71,6 +72,12 @@ def others(left: Sequence[tuple[str, str, dict[str, Any], dict[str, Any]]], stor
     return found
 
 
+def headline(name: str) -> str:
+    """The name of an experiment as a heading: table4a is Table 4a."""
+    spaced = re.sub(r"^table(?=\d)", "table ", name)
+    return spaced[:1].upper() + spaced[1:]
+
+
 def _section(experiment: Experiment, wanted: Sequence[Block], store: Store, title: str = "") -> Section:
     found = entries(experiment, wanted, store)
     lines = lines_of(wanted, store)
@@ -80,7 +87,9 @@ def _section(experiment: Experiment, wanted: Sequence[Block], store: Store, titl
     if experiment.draw is not None:
         drawn += _curves(store.histories([b.key for b in wanted]))
     text = [experiment.about, *([experiment.note] if experiment.note else [])]
-    return Section(experiment.name, title or experiment.name, text, charts=drawn, grid=_grid(experiment, found, lines))
+    return Section(
+        experiment.name, title or headline(experiment.name), text, charts=drawn, grid=_grid(experiment, found, lines)
+    )
 
 
 def _percent(value: float | None) -> float | None:
@@ -119,14 +128,15 @@ def _grid(
             ]
         )
     metrics = {c.metric for by_line in lines.values() for own in by_line.values() for c in own}
+    compared = list(dict.fromkeys(e.method for e in found if e.gain is not None and not aside(e.method)))
     return Grid(
-        caption=f"{experiment.name}: test {' or '.join(sorted(metrics))} in per cent",
+        caption=f"{headline(experiment.name)}: test {' or '.join(sorted(metrics))} in per cent",
         base=experiment.base,
         metric=" or ".join(sorted(metrics)),
         words=list(words),
         cells=[[list(cell) for cell in cells] for cells in grids],
         rows=rows,
-        forest=charts.forest(f"the line “{experiment.base}”"),
+        forest=charts.forest(f"the line “{experiment.base}”", compared),
         strip=charts.strip(),
     )
 
