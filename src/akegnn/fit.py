@@ -86,6 +86,11 @@ class Result:
             lines.append(f"{s.name:{width}}  {validation:10.2f}  {test:6.2f}  {s.passes:6d}  {s.seconds:7.1f}")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from .report.notebook import scores_html
+
+        return scores_html([dataclasses.asdict(s) for s in self.scores], self.metric)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -164,6 +169,12 @@ class Results:
                 gain = f"{100 * s.gain:+.2f} [{100 * s.gain_low:+.2f}, {100 * s.gain_high:+.2f}]"
             text.append(f"{s.name:{width}} {numbers}  {s.n:3d}  {s.passes:6d}  {s.seconds:7.2f}  {gain}".rstrip())
         return "\n".join([*text, *(f"failed: {line}" for line in self.failures)])
+
+    def _repr_html_(self) -> str:
+        from .report.notebook import scores_html
+
+        lines = [dataclasses.asdict(s) for s in self.summary()]
+        return scores_html(lines, self.best.metric, [s for r in self.results for s in r.scores])
 
 
 def fit(

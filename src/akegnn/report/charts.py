@@ -326,7 +326,7 @@ def embedding(classes: int) -> Spec:
     colour = _names("class", legend={"symbolSize": 60} if classes <= 20 else None)
     colour |= {"scale": {"scheme": "tableau20"}} if classes > 10 else {}
     return _spec(
-        420,
+        360,
         mark={"type": "point", "size": 26, "aria": False, "strokeWidth": 1.2},
         encoding={
             "x": {"field": "x", **hidden},
@@ -344,7 +344,6 @@ def embedding(classes: int) -> Spec:
 
 def forest(over: str, lines: Sequence[str]) -> Spec:
     """Paired differences with their intervals, and the paper's difference where it has one."""
-    first = [name for name in lines if name == "AKE"]  # what this is all about has the colour that stands out
     y: Spec = {
         **{"field": "place", "type": "nominal", "title": None, "sort": None},
         "axis": {"ticks": False, "domain": False, "grid": True, "labelPadding": 8},
@@ -352,7 +351,8 @@ def forest(over: str, lines: Sequence[str]) -> Spec:
     }
     offset = {"field": "line", "sort": None}
     title = f"paired difference to {over}, points"
-    colour = _names("line", scale={"domain": [*first, *(name for name in lines if name not in first)]})
+    few = {"axis": {"tickCount": 10}}
+    colour = _lines(lines)
     return _spec(
         120,
         usermeta={"rows": ["place", "line"], "step": 13},
@@ -361,13 +361,19 @@ def forest(over: str, lines: Sequence[str]) -> Spec:
             {
                 "mark": {"type": "rule", "strokeWidth": 1.6, "aria": False},
                 "encoding": {
-                    **{"x": _x("low", title), "x2": {"field": "high"}, "y": y, "yOffset": offset, "color": colour}
+                    **{
+                        "x": _x("low", title, **few),
+                        "x2": {"field": "high"},
+                        "y": y,
+                        "yOffset": offset,
+                        "color": colour,
+                    }
                 },
             },
             {
                 "mark": {"type": "point", "filled": True, "size": 46, "opacity": 1},
                 "encoding": {
-                    **{"x": _x("difference", title), "y": y, "yOffset": offset, "color": colour},
+                    **{"x": _x("difference", title, **few), "y": y, "yOffset": offset, "color": colour},
                     "tooltip": [{"field": n} for n in ("place", "line", "difference", "low", "high", "pairs", "paper")],
                 },
             },
@@ -375,20 +381,26 @@ def forest(over: str, lines: Sequence[str]) -> Spec:
                 "transform": [{"filter": "isValid(datum.paper)"}],
                 "mark": {"type": "point", "shape": "diamond", "size": 50, "filled": False, "strokeWidth": 1.3},
                 "encoding": {
-                    **{"x": _x("paper", title), "y": y, "yOffset": offset, "color": colour},
+                    **{"x": _x("paper", title, **few), "y": y, "yOffset": offset, "color": colour},
                 },
             },
         ],
     )
 
 
-def along(axis: str, values: Sequence[float]) -> Spec:
+def _lines(lines: Sequence[str]) -> Spec:
+    """Colours of lines: what this is all about has the one that stands out."""
+    first = [name for name in lines if name.split(",")[0] == "AKE"]
+    return _names("line", scale={"domain": [*first, *(name for name in lines if name not in first)]})
+
+
+def along(axis: str, values: Sequence[float], lines: Sequence[str]) -> Spec:
     """Mean test scores along an axis, with intervals of the mean."""
     steps = sorted(set(values))
     ordinal = len(steps) > 2 and steps[-1] / max(steps[0], 1e-9) > 12  # 2, 4, 8, 16, 32: doublings lie side by side
     x: Spec = {"field": "x", "title": axis, "type": "ordinal" if ordinal else "quantitative"}
     x |= {"axis": {"labelAngle": 0}} if ordinal else {"scale": {"zero": False}, "axis": {"values": steps}}
-    colour = _names("line")
+    colour = _lines(lines)
     return _spec(
         280,
         layer=[

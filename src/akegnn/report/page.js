@@ -4,7 +4,7 @@
 const page = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const PAGE = 100;  // rows of a table that are put into the document at once
+const PAGE = 60;  // rows of a table that are put into the document at once
 const FOREST = 40;  // places in a forest plot: more cannot be read
 
 function make(name, given = {}, ...children) {
@@ -177,7 +177,7 @@ const COLUMNS = [
   { key: "line", name: "line", cell: (e) => e.line, text: true },
   { key: "mean", name: "test ± sd", cell: null },
   { key: "n", name: "n", cell: (e) => e.n, minor: true },
-  { key: "difference", name: "difference, paired [95 %]", cell: (e) => difference(e) },
+  { key: "difference", name: "difference [95 %]", cell: (e) => difference(e) },
   { key: "p", name: "p (Holm)", cell: (e) => (e.p === null ? "" : String(e.p)), minor: true },
   { key: "floor", name: "floor", cell: (e) => number(1)(e.floor), minor: true },
   { key: "passes", name: "passes", cell: (e) => e.passes, minor: true },
@@ -284,7 +284,7 @@ class Rows {
     const cells = this.used.map((c, k) => {
       const content = c.key === "mean" ? this.button(e) : c.cell(e);
       const kind = `${c.text ? "name" : "number"} ${c.minor ? "minor" : ""}`.trim();
-      const given = { class: kind, "data-name": c.text ? null : c.name.split(",")[0], scope: k === 0 ? "row" : null };
+      const given = { class: kind, "data-name": c.text ? null : c.name.split(" [")[0], scope: k === 0 ? "row" : null };
       return make(k === 0 ? "th" : "td", given, ...(content === "" ? [] : [content]));
     });
     const line = make("tr", { class: e.aside ? "aside" : null }, ...cells);

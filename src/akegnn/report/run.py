@@ -20,6 +20,7 @@ from .page import Fact, Page, Section, Sheet
 CURVE = 300  # points of a learning curve
 MAPPED = 1000  # points of a map: more hide each other
 CLASSES = 60  # of a confusion matrix that can still be read
+COUNTED = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
 OUTSIDE = "no network of the ring"
 OLD = "This run folder was written before runs kept their evidence, so there is nothing to draw here. Train it again."
 
@@ -29,7 +30,8 @@ def run_page(folder: Path) -> Page:
     run = records(folder)
     s = run.settings
     lines = run.metrics["scores"]
-    networks = f"{len(s.views)} networks" if len(s.views) > 1 else "One network"
+    count = len(s.views)
+    networks = f"{COUNTED[count] if count < len(COUNTED) else count} networks" if count > 1 else "One network"
     seeds = len({(x.split, x.seed) for x in run.scores})
     lead = (
         f"{networks}, each trained on its own view of the graph, exchanged channels and were trained again "
@@ -71,19 +73,27 @@ def shipped_line(lines: Sequence[Mapping[str, Any]]) -> int:
 
 def _facts(lines: Sequence[Mapping[str, Any]]) -> list[Fact]:
     ships = lines[shipped_line(lines)]
-    facts = [Fact(f"{ships['name']}, which ships", _percent(ships["test"]), _spread(ships), main=True)]
+    several = ships.get("deviation") is not None
+    facts = [
+        Fact(
+            f"{ships['name']}, {'mean' if several else 'which ships'}",
+            _percent(ships["test"]),
+            _spread(ships),
+            main=True,
+        )
+    ]
     base = next((x for x in lines if x["name"] == "base"), None)
     if base is not None:
-        facts.append(Fact("base", _percent(base["test"]), _spread(base)))
+        facts.append(Fact("base, mean" if several else "base", _percent(base["test"]), _spread(base)))
         gain = ships.get("gain")
         note = "points, one seed: no interval"
         if gain is not None:
             note = f"points, 95 % interval {_percent(ships['gain_low'], '+')} to {_percent(ships['gain_high'], '+')}"
         gained = ships["test"] - base["test"] if gain is None else gain
         facts.append(Fact("gained over the base", _percent(gained, "+"), note))
-    several = next((x for x in lines if x["name"] == "ensemble"), None)
-    if several is not None:
-        facts.append(Fact("ensemble", _percent(several["test"]), f"{several['passes']} passes for a prediction"))
+    vote = next((x for x in lines if x["name"] == "ensemble"), None)
+    if vote is not None:
+        facts.append(Fact("ensemble", _percent(vote["test"]), f"{vote['passes']} passes for a prediction"))
     return facts
 
 
@@ -109,7 +119,7 @@ def score_sheet(lines: Sequence[Mapping[str, Any]], metric: str) -> Sheet:
             interval = f"{_percent(x['gain'], '+')} [{_percent(x['gain_low'], '+')}, {_percent(x['gain_high'], '+')}]"
             row.append(interval if own else "")
         rows.append(row)
-    caption = f"{metric} in per cent. Passes: what a prediction costs; seconds: of training that it took."
+    caption = f"{metric[:1].upper()}{metric[1:]} in per cent. Passes: what a prediction costs; seconds: of training that it took."
     return Sheet(caption, (*head, *(["over base, paired"] if gains else [])), rows, shipped_line(lines))
 
 
@@ -278,6 +288,9 @@ def _errors(run: Records) -> list[Section]:
     if found is None:
         return [Section("errors", "How the network that ships errs", [OLD])]
     drawn, text = [], []
+    if len({(x.split, x.seed) for x in run.scores}) > 1:
+        split, seed = run.metrics["split_of_model"], run.metrics["seed_of_model"]
+        text.append(f"The network of split {split}, seed {seed}: the best of all runs by validation.")
     if "confusion" in found:
         if len(found["confusion"]) <= CLASSES:
             drawn.append(_confusion(found["confusion"], run.metrics.get("classes")))
@@ -298,7 +311,8 @@ def _errors(run: Records) -> list[Section]:
             Chart("ROC curve of the test pairs", told, charts.roc(), Table(("false", "true"), found["roc"]["points"]))
         )
     if found.get("map"):
-        drawn.append(_map(found["map"], run.metrics.get("classes")))
+        chart = _map(found["map"], run.metrics.get("classes"))
+        drawn.append(dataclasses.replace(chart, wide=len(drawn) != 1))
     if not drawn:
         text.append("Its output is not of a kind that can be drawn.")
     return [Section("errors", "How the network that ships errs", text, charts=drawn)]
@@ -339,7 +353,7 @@ def _map(found: Mapping[str, Any], names: Sequence[str] | None) -> Chart:
     told = f"{how} of the network's outputs for {len(some):,} of {found['of']:,}, coloured by class"
     told += "; hollow where the prediction is wrong." if found.get("predicted") is not None else "."
     table = Table(("x", "y", "class", "predicted", "right"), rows)
-    return Chart("Map of the outputs", told, charts.embedding(max(len(classes), 1)), table, wide=True)
+    return Chart("Map of the outputs", told, charts.embedding(max(len(classes), 1)), table)
 
 
 def flat(points: np.ndarray) -> tuple[list[list[float]], str]:

@@ -155,7 +155,8 @@ def _along(experiment: Experiment, found: Sequence[Entry]) -> Chart:
     told = f"Mean test score by {experiment.axis}; bars are 95 % intervals of the mean. Drawn from this store's rows."
     values = [e.x for e in shown if e.x is not None]
     table = Table(("line", "x", "mean", "low", "high"), rows)
-    return Chart(f"Test score by {experiment.axis}", told, charts.along(experiment.axis, values), table, wide=True)
+    spec = charts.along(experiment.axis, values, list(dict.fromkeys(str(row[0]) for row in rows)))
+    return Chart(f"Test score by {experiment.axis}", told, spec, table, wide=True)
 
 
 def _curves(histories: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Chart]:
