@@ -5,7 +5,7 @@ const page = JSON.parse(document.getElementById("data").textContent);
 const root = document.documentElement;
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const PAGE = 60;  // rows of a table that are put into the document at once
-const FOREST = 40;  // places in a forest plot: more cannot be read
+const FOREST = 120;  // lines in a forest plot: more cannot be read
 
 function make(name, given = {}, ...children) {
   const element = document.createElement(name);
@@ -334,14 +334,15 @@ class Rows {
     const usable = this.found.filter((e) => e.difference !== null && !e.aside).sort((a, b) => a.index - b.index);
     const several = { row: new Set(usable.map((e) => e.row)).size > 1, column: new Set(usable.map((e) => e.column)).size > 1 };
     const place = (e) => (several.column && several.row ? `${e.row}, ${e.column}` : several.column ? e.column : e.row);
-    const places = [...new Set(usable.map(place))].slice(0, FOREST);
-    const there = new Set(places);
-    const rows = usable.filter((e) => there.has(place(e))).map((e) => ({
+    const last = usable.length > FOREST ? place(usable[FOREST]) : null;  // no place is cut in two, unless there is one only
+    const whole = usable.slice(0, FOREST).filter((e) => place(e) !== last);
+    const rows = (whole.length ? whole : usable.slice(0, FOREST)).map((e) => ({
       place: place(e), line: e.line, difference: e.difference, low: e.dlow, high: e.dhigh, pairs: e.pairs,
       paper: e.paperDifference,
     }));
     this.figure.hidden = !rows.length;
-    this.hint.textContent = new Set(usable.map(place)).size > FOREST ? ` The first ${FOREST} places are drawn; filter to see others.` : "";
+    this.hint.textContent = rows.length < usable.length
+      ? ` The first ${rows.length} of ${usable.length.toLocaleString("en")} are drawn; filter to see others.` : "";
     if (rows.length) plot(this.plot, { ...this.grid.forest, description: `Paired differences of ${this.grid.caption}.` }, rows);
   }
 }

@@ -119,7 +119,8 @@ def score_sheet(lines: Sequence[Mapping[str, Any]], metric: str) -> Sheet:
             interval = f"{_percent(x['gain'], '+')} [{_percent(x['gain_low'], '+')}, {_percent(x['gain_high'], '+')}]"
             row.append(interval if own else "")
         rows.append(row)
-    caption = f"{metric[:1].upper()}{metric[1:]} in per cent. Passes: what a prediction costs; seconds: of training that it took."
+    told = "in per cent. Passes: what a prediction costs; seconds: of training that it took."
+    caption = f"{metric[:1].upper()}{metric[1:]} {told}"
     return Sheet(caption, (*head, *(["over base, paired"] if gains else [])), rows, shipped_line(lines))
 
 
