@@ -172,7 +172,7 @@ def test_a_layer_is_chosen(chromium, run_page):
     with Opened(chromium, run_page) as page:
         heat = page.locator("figure[data-chart=exchange-0]")
         assert heat.locator("svg .mark-rect.role-mark path").count() == 16 * 16
-        page.get_by_label("Layer").select_option("convs.1")
+        page.get_by_role("combobox", name="Layer").select_option("convs.1")
         page.wait_for_function(
             "document.querySelectorAll('figure[data-chart=exchange-0] .mark-rect.role-mark path').length == 100"
         )

@@ -6,11 +6,12 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from ..errors import AkeError
-from ..runs import write_file
+from ..runs import versions, write_file
 from .charts import THEMES, Chart, Spec, Table, Triangle
 
 
@@ -106,9 +107,6 @@ def check_installed() -> None:
 def render(page: Page) -> str:
     """The page as HTML."""
     import jinja2
-    import vl_convert
-
-    from .. import __version__
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("akegnn", "report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -123,9 +121,17 @@ def render(page: Page) -> str:
     return environment.get_template("page.html").render(
         page=page,
         data=in_script(data),
-        vega=vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"),
-        version=__version__,
+        vega=_vega(),
+        version=versions()["akegnn"],
     )
+
+
+@cache
+def _vega() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, which takes a second to put together."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
 def _code(text: str) -> Any:
