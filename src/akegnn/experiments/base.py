@@ -243,7 +243,7 @@ def belongs(settings: Mapping[str, Any], job: Job) -> bool:
 def _said(job: Job) -> dict[str, Any]:
     """What a job settles beyond its data, model and preset."""
     given = dict(job.settings)
-    views, exchange = RECIPES[given.pop("recipe", "paper")]()
+    views, exchange, *_ = RECIPES[given.pop("recipe", "paper")]()
     chosen = [as_view(v) for v in given.pop("views", views)]
     if resample := given.pop("resample", None):
         chosen = [dataclasses.replace(v, resample=resample) for v in chosen]  # type: ignore[type-var]

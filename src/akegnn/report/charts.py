@@ -155,7 +155,7 @@ def curves(field: str, title: str, networks: Sequence[str], present: Sequence[st
         220,
         mark={"type": "line", "strokeWidth": 1.6, "interpolate": "linear"},
         encoding={
-            "x": _x("epoch", "epoch", scale={"nice": False}),
+            "x": _x("epoch", "epoch", scale={"nice": False}, axis={"tickMinStep": 1}),
             "y": _x(field, title),
             "color": _networks("network", networks, present),
             "tooltip": [{"field": n} for n in ("network", "epoch", field)],
@@ -430,7 +430,7 @@ def learning() -> Spec:
         300,
         mark={"type": "line", "strokeWidth": 1.6},
         encoding={
-            "x": _x("epoch", "epoch", scale={"nice": False}),
+            "x": _x("epoch", "epoch", scale={"nice": False}, axis={"tickMinStep": 1}),
             "y": _x("validation", "validation score in per cent"),
             "color": _names("network"),
             "strokeDash": {"field": "phase", "type": "nominal", "title": None, "sort": None},

@@ -28,7 +28,6 @@ const toggle = document.getElementById("theme");
 function showTheme() {
   toggle.textContent = theme() === "dark" ? "Light" : "Dark";
   toggle.setAttribute("aria-label", `Switch to ${theme() === "dark" ? "light" : "dark"} colours`);
-  toggle.setAttribute("aria-pressed", String(theme() === "dark"));
 }
 function remember(value) {
   try { localStorage.setItem("akegnn-theme", value); } catch { /* a page opened from disk may not be allowed to */ }
