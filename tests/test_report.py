@@ -149,6 +149,12 @@ def test_evidence_stays_small(monkeypatch):
     assert ["before" in x for x in fit().evidence["layers"]] == [True, False]
 
 
+def test_a_network_that_blew_up_has_no_errors_to_show(monkeypatch):
+    """A run must not fail at its very end because of what a page would show."""
+    monkeypatch.setattr(evidence, "evaluate", lambda model, task: torch.full((60, 3), torch.nan))
+    assert fit().evidence.keys() == {"layers"}
+
+
 def test_graphs_have_evidence_too():
     found = fit(graphs(), "gin")
     assert sum(map(sum, found.evidence["confusion"])) == found.sizes["test"]
@@ -286,6 +292,15 @@ def test_a_folder_of_an_earlier_version(folder, tmp_path):
     titles = re.findall(r"<figcaption><b>(.*?)</b>", page.read_text())
     assert "Which channel came from where" in titles
     assert "Confusion matrix" not in titles
+
+
+def test_a_table_of_an_earlier_version_has_defaults(folder, result):
+    """Without its last column, and with one that nobody knows."""
+    lines = [line.rsplit(",", 1)[0] + ",x" for line in (folder / "swaps.csv").read_text().splitlines()]
+    older = folder.parent / "older.csv"
+    older.write_text("\n".join(lines) + "\n")
+    assert runs.read_rows(older, akegnn.Swap) == result.swaps
+    assert runs.read_rows(folder / "swaps.csv", akegnn.Swap) == result.swaps
 
 
 def test_names_cannot_break_the_page(tmp_path):

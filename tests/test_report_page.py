@@ -146,6 +146,7 @@ def test_a_cell_opens_its_seeds_and_closes_them(chromium, store_page):
         assert cell.get_attribute("aria-expanded") == "true"
         assert page.locator(f"[id='{cell.get_attribute('aria-controls')}']").count() == 1
         opened.locator("summary", has_text="Data").click()
+        opened.locator(".scroll tbody tr").first.wait_for()
         assert opened.locator(".scroll tbody tr").count() == 4
         page.locator("#made-up thead button").first.click()
         assert opened.count() == 1, "it stays open when rows change places"
@@ -177,6 +178,7 @@ def test_a_layer_is_chosen(chromium, run_page):
             "document.querySelectorAll('figure[data-chart=exchange-0] .mark-rect.role-mark path').length == 100"
         )
         heat.locator("summary", has_text="Data").click()
+        heat.locator("tbody tr").first.wait_for()
         assert heat.locator("tbody tr").count() == 100
 
 

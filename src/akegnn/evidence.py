@@ -44,6 +44,8 @@ def collect(
     prediction = evaluate(model, task)
     before, after = ({name: w[replica] for name, w in state.items()} for state in around)
     found: dict[str, Any] = {"layers": _layers(layers, before, after, bins)}
+    if not bool(torch.isfinite(prediction).all()):  # there is nothing to be seen in it
+        return found
     scores, target = (t.detach().cpu() for t in task.part(prediction, "test"))
     if isinstance(task, LinkTask):
         with torch.no_grad():

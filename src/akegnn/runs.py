@@ -266,19 +266,15 @@ def write_rows(path: Path, kind: type[Any], rows: list[Any]) -> None:
 def read_rows(path: Path, kind: type[Any]) -> list[Any]:
     """The lines of a CSV file as dataclass instances; an empty field is ``None`` where that is allowed."""
     types = {f.name: str(f.type).split(" | ") for f in dataclasses.fields(kind)}
-    parse: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+    parse: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
+
+    def value(name: str, text: str) -> Any:
+        return None if not text and "None" in types[name] else parse.get(types[name][0], str)(text)
+
     try:
-        with path.open(newline="", encoding="utf-8") as f:
-            return [
-                kind(
-                    **{
-                        name: None if not row[name] and "None" in t else parse[t[0]](row[name])
-                        for name, t in types.items()
-                    }
-                )
-                for row in csv.DictReader(f)
-            ]
-    except (ValueError, KeyError, TypeError, csv.Error) as e:
+        with path.open(newline="", encoding="utf-8") as f:  # a column that came later has its default
+            return [kind(**{k: value(k, v) for k, v in row.items() if k in types}) for row in csv.DictReader(f)]
+    except (ValueError, TypeError, csv.Error) as e:
         raise AkeError(f"{path}: cannot be read as a table ({type(e).__name__}: {e})") from None
 
 

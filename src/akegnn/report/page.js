@@ -61,6 +61,7 @@ const waiting = new Set();
 let working = false;
 
 function plot(element, spec, rows) {
+  root.dataset.ready = "no";
   drawn.set(element, { ...drawn.get(element), spec, rows });
   waiting.add(element);
   work();
@@ -203,6 +204,7 @@ class Rows {
     this.open = new Map();
     place.append(...this.build());
     this.update();
+    this.forest();
   }
 
   build() {
@@ -225,12 +227,13 @@ class Rows {
         this.sort = { key: c.key, up: this.sort.key === c.key ? !this.sort.up : Boolean(c.text) };
         this.update();
       };
-      return make("th", { scope: "col", class: `${c.text ? "" : "number"} ${c.minor ? "minor" : ""}`.trim() || null },
+      return make("th", { scope: "col", role: "columnheader", class: `${c.text ? "" : "number"} ${c.minor ? "minor" : ""}`.trim() || null },
         make("button", { type: "button", onclick: press }, c.name));
     });
-    this.body = make("tbody");
-    const table = make("table", { class: "rows" }, make("caption", {}, this.grid.caption),
-      make("thead", {}, make("tr", {}, ...this.heads)), this.body);
+    // Roles are said because on a phone rows are laid out as cards, and some browsers then forget that this is a table.
+    this.body = make("tbody", { role: "rowgroup" });
+    const table = make("table", { class: "rows", role: "table" }, make("caption", {}, this.grid.caption),
+      make("thead", { role: "rowgroup" }, make("tr", { role: "row" }, ...this.heads)), this.body);
     this.more = make("button", { type: "button", class: "more", onclick: () => { this.shown += PAGE; this.show(); } });
     this.plot = make("div", { class: "plot" });
     const about = `Difference of each line to “${this.grid.base}” on the same splits and seeds, with its 95 % interval. ` +
@@ -262,11 +265,9 @@ class Rows {
       else head.removeAttribute("aria-sort");
     });
     this.show();
-    if (filtered || !this.drawn) {
-      clearTimeout(this.later);
-      this.later = setTimeout(() => this.forest(), this.drawn ? 250 : 0);
-      this.drawn = true;
-    }
+    if (!filtered) return;
+    clearTimeout(this.later);  // not at every letter
+    this.later = setTimeout(() => this.forest(), 250);
   }
 
   show() {
@@ -283,10 +284,11 @@ class Rows {
     const cells = this.used.map((c, k) => {
       const content = c.key === "mean" ? this.button(e) : c.cell(e);
       const kind = `${c.text ? "name" : "number"} ${c.minor ? "minor" : ""}`.trim();
-      const given = { class: kind, "data-name": c.text ? null : c.name.split(" [")[0], scope: k === 0 ? "row" : null };
+      const given = { class: kind, "data-name": c.text ? null : c.name.split(" [")[0], scope: k === 0 ? "row" : null,
+        role: k === 0 ? "rowheader" : "cell" };
       return make(k === 0 ? "th" : "td", given, ...(content === "" ? [] : [content]));
     });
-    const line = make("tr", { class: e.aside ? "aside" : null }, ...cells);
+    const line = make("tr", { role: "row", class: e.aside ? "aside" : null }, ...cells);
     return this.open.has(e.index) ? [line, this.open.get(e.index)] : [line];
   }
 
@@ -317,7 +319,7 @@ class Rows {
       make("details", { class: "data", ontoggle: (event) => {
         if (event.target.open && event.target.children.length < 2) event.target.append(dataTable(rows));
       } }, make("summary", {}, "Data")));
-    const row = make("tr", { class: "open", id: name }, make("td", { colspan: this.used.length }, figure));
+    const row = make("tr", { role: "row", class: "open", id: name }, make("td", { role: "cell", colspan: this.used.length }, figure));
     button.setAttribute("aria-controls", name);
     button.closest("tr").after(row);
     this.open.set(e.index, row);
