@@ -97,7 +97,8 @@ def to_svg(chart: Chart, width: int = 560) -> str:
         "data": {"values": chart.data.values()},
         "description": f"{chart.title}. {chart.told}",
     }
-    return str(vl_convert.vegalite_to_svg(spec, config=THEMES["light"] | {"background": "white"}))
+    room = {"left": 24, "right": 8, "top": 4, "bottom": 4}  # the reader's font may be wider than the one measured with
+    return str(vl_convert.vegalite_to_svg(spec, config=THEMES["light"] | {"background": "white", "padding": room}))
 
 
 def _spec(height: int | Spec, **rest: Any) -> Spec:
