@@ -30,6 +30,7 @@ from .fit import Plan, Results, number_list, plan
 from .forward import forward
 from .models import build, complete_arguments, find_class
 from .progress import Display
+from .report import write as write_report
 from .settings import Exchange, Settings, from_toml, unrepeatable
 from .store import Store
 from .tasks import TASKS, LinkTask, make_task
@@ -443,6 +444,22 @@ def reproduce(
     if report.failed:
         lines = "; ".join(f"{label}: {error}" for label, error in report.failed)
         raise RunFailed(f"{len(report.failed)} of {report.all} blocks failed: {lines}")
+
+
+@app.command()
+def report(
+    source: Annotated[Path, typer.Argument(metavar="RUN|STORE", help="A run folder, or a store of results.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """Write one HTML page about a run, or about a whole reproduction; it needs nothing but a browser.
+
+    Examples:
+
+      akegnn report runs/demo
+
+      akegnn report results/store.sqlite -o results.html
+    """
+    print(f"akegnn: wrote {write_report(source, out)}", file=sys.stderr)
 
 
 @results_app.command("show")

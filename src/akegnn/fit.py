@@ -8,7 +8,7 @@ import logging
 import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Data
 
-from . import presets
+from . import evidence, presets
 from .channels import ChannelMap
 from .data import load as load_data
 from .data.prepare import prepare
@@ -88,6 +88,7 @@ class Result:
     sizes: dict[str, int]  # of the splits
     map: ChannelMap
     classes: list[str] | None = None  # their names, where the data has them
+    evidence: dict[str, Any] | None = field(default=None, repr=False)  # of the network that ships, see akegnn.evidence
 
     def score(self, name: str = "AKE") -> Score:
         """One line of the table by its name."""
@@ -109,6 +110,11 @@ class Result:
             validation, test = 100 * s.validation, 100 * s.test
             lines.append(f"{s.name:{width}}  {validation:10.2f}  {test:6.2f}  {s.passes:6d}  {s.seconds:7.1f}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from .report.notebook import scores_html
+
+        return scores_html([dataclasses.asdict(s) for s in self.scores], self.metric)
 
 
 @dataclass(frozen=True)
@@ -188,6 +194,12 @@ class Results:
                 gain = f"{100 * s.gain:+.2f} [{100 * s.gain_low:+.2f}, {100 * s.gain_high:+.2f}]"
             text.append(f"{s.name:{width}} {numbers}  {s.n:3d}  {s.passes:6d}  {s.seconds:7.2f}  {gain}".rstrip())
         return "\n".join([*text, *(f"failed: {line}" for line in self.failures)])
+
+    def _repr_html_(self) -> str:
+        from .report.notebook import scores_html
+
+        lines = [dataclasses.asdict(s) for s in self.summary()]
+        return scores_html(lines, self.best.metric, [s for r in self.results for s in r.scores])
 
 
 def fit(
@@ -315,7 +327,10 @@ class Plan:
         for name, network, prediction in zip(bench.names, bench.individual, predictions, strict=True):
             lines.append(bench.line(f"view {name}", prediction, network.seconds))
         lines.append(bench.line("ensemble", bench.combine(predictions), total(bench.individual), len(bench.views)))
+        around = [evidence.weights(bench.individual[0].population.state, bench.layers)]
         made = RECIPES[settings.recipe].make(bench)
+        compared = bench.layers if made.exchanged else ()  # channels of another number have no before and after
+        around.append(evidence.weights(made.exchanged or {}, compared))
         lines += made.lines
 
         moved_in: list[list[Swap]] = [[] for _ in cells]
@@ -335,7 +350,14 @@ class Plan:
             scores = [Score(x.name, x.validation[k], x.test[k], x.passes, x.seconds[k]) for x in lines]
             rest = (own, alone.metric_name, alone.floor(), dict(alone.sizes), found, alone.example.get("classes"))
             results.append(Result(final[0], final, scores, moved_in[k], [] if many else bench.history, *rest))
-        return Results(results, several, list(bench.failed.values()), bench.history)
+        every = Results(results, several, list(bench.failed.values()), bench.history)
+        if results:  # of the one that ships: pages show no other
+            best = every.best
+            k = cells.index((best.settings.split, best.settings.seed))
+            best.evidence = evidence.collect(
+                best.model, bench.task.alone(k), compared, around, k, settings.exchange.bins
+            )
+        return every
 
     def bench(self, cells: Sequence[tuple[int, int]]) -> Bench:
         """Everything that methods need, for these splits and seeds."""

@@ -49,6 +49,7 @@ class Made:
     lines: list[Line]
     networks: list[Networks]
     swaps: list[Swap]
+    exchanged: dict[str, Tensor] | None = None  # the first network right after the exchange, where it is of that shape
 
 
 @dataclass

@@ -8,6 +8,7 @@
 | `history.csv` | loss and validation score of every epoch of every network |
 | `swaps.csv` | every channel that moved |
 | `model.safetensors` | the network that ships |
+| `evidence.json` | what `akegnn report` shows besides: channels before and after the exchange, errors, a map |
 | `README.md` | a short card |
 | `tensorboard/` | where it was asked for: the same curves and scores for TensorBoard |
 | `UNFINISHED` | only while a run is being written, or if it was cut off |
@@ -24,7 +25,7 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,7 @@ from .training import Epoch
 MARK = "UNFINISHED"
 FILES = ("config.toml", "metrics.json", "scores.csv", "history.csv", "swaps.csv", "model.safetensors", "README.md")
 FOLDERS = ("tensorboard",)  # that may be there besides
+MORE = ("evidence.json",)  # runs of earlier versions are whole without
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,26 @@ class SeedScore:
     test: float
     passes: int
     seconds: float
+
+
+@dataclass
+class Records:
+    """What a finished run says about itself, without its network."""
+
+    settings: Settings
+    metrics: dict[str, Any]
+    scores: list[SeedScore]
+    history: list[Epoch]
+    swaps: list[Swap]
+    evidence: dict[str, Any] | None  # runs of earlier versions have none
+
+    @property
+    def shipped(self) -> int:
+        """The replica whose network ships."""
+        cells = list(dict.fromkeys((s.split, s.seed) for s in self.scores))
+        s, m = self.settings, self.metrics
+        shown = (m.get("split_of_model", s.split), m.get("seed_of_model", s.seed))
+        return cells.index(shown) if shown in cells else 0
 
 
 @dataclass
@@ -93,8 +115,9 @@ def writing(path: Path, settings: Settings) -> Iterator[Path]:
         except OSError:
             raise AkeError(f"{path}: another process is writing this run") from None
         there = {p.name for p in path.iterdir()}
-        known = FILES + FOLDERS
-        ours = {name for name in there if name in known or any(name.startswith(f".{f}.") for f in FILES)}
+        every = (*FILES, *MORE)
+        known = (*every, *FOLDERS)
+        ours = {name for name in there if name in known or any(name.startswith(f".{f}.") for f in every)}
         if MARK not in there:
             if finished_settings(path) is not None:
                 raise AkeError(f"{path}: holds a finished run; choose another folder or delete it")
@@ -108,7 +131,7 @@ def writing(path: Path, settings: Settings) -> Iterator[Path]:
                 _remove(path / name)
         except OSError as e:
             raise AkeError(f"{path}: cannot be written ({e.strerror})") from None
-        _atomic(path / "config.toml", to_toml(settings).encode())
+        write_file(path / "config.toml", to_toml(settings).encode())
         yield path
         (path / MARK).unlink()
     finally:
@@ -141,15 +164,17 @@ def write(result: Result | Results, folder: Path) -> None:
         "parameters": sum(p.numel() for p in shown.model.parameters()),
         "versions": versions(),
     }
-    _atomic(folder / "config.toml", to_toml(result.settings).encode())
+    write_file(folder / "config.toml", to_toml(result.settings).encode())
     write_rows(folder / "history.csv", Epoch, result.history)
     write_rows(folder / "swaps.csv", Swap, swaps)
     lines = [
         SeedScore(one.settings.split, one.settings.seed, **dataclasses.asdict(s)) for one in every for s in one.scores
     ]
     write_rows(folder / "scores.csv", SeedScore, lines)
-    _atomic(folder / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
-    _atomic(folder / "README.md", card(result).encode())
+    write_file(folder / "metrics.json", (json.dumps(metrics, indent=2) + "\n").encode())
+    if shown.evidence is not None:
+        write_file(folder / "evidence.json", (json.dumps(shown.evidence, separators=(",", ":")) + "\n").encode())
+    write_file(folder / "README.md", card(result).encode())
     write_tensors(folder / "model.safetensors", shown.model.state_dict())
 
 
@@ -162,26 +187,52 @@ def load(path: str | Path, model: Callable[..., nn.Module] | None = None) -> Run
             folder merely names is imported.
     """
     path = Path(path)
+    _check_finished(path, ("config.toml", "metrics.json", "model.safetensors"))
+    settings = from_toml(path / "config.toml")
+    if model is not None:
+        network = build(model, _shipped(settings))
+    elif settings.model in BACKBONES:
+        network = build(BACKBONES[settings.model], _shipped(settings))
+    else:
+        raise AkeError(f"{path}: its model is {settings.model!r}; pass model= (--model) with the class that builds it")
+    load_weights(network, path / "model.safetensors")
+    return Run(network.eval(), settings, _read_json(path / "metrics.json"))
+
+
+def _shipped(settings: Settings) -> dict[str, Any]:
+    """The arguments of the network that ships, which may be narrower than those that were trained."""
+    narrow = {"hidden_channels": settings.exchange.width} if settings.exchange.width else {}
+    return {**settings.model_args, **narrow}
+
+
+def records(path: str | Path) -> Records:
+    """Read what a run folder says about the run."""
+    path = Path(path)
+    _check_finished(path, ("config.toml", "metrics.json", "scores.csv", "history.csv", "swaps.csv"))
+    scores, history, swaps = (
+        read_rows(path / f"{name}.csv", kind)
+        for name, kind in (("scores", SeedScore), ("history", Epoch), ("swaps", Swap))
+    )
+    more = path / "evidence.json"
+    evidence = _read_json(more) if more.is_file() else None
+    return Records(from_toml(path / "config.toml"), _read_json(path / "metrics.json"), scores, history, swaps, evidence)
+
+
+def _check_finished(path: Path, needed: Sequence[str]) -> None:
     if not path.is_dir():
         raise AkeError(f"{path}: no such run folder")
     if (path / MARK).exists():
         raise AkeError(f"{path}: the run has not finished")
-    for name in ("config.toml", "metrics.json", "model.safetensors"):
+    for name in needed:
         if not (path / name).is_file():
             raise AkeError(f"{path}: not a run folder, {name} is missing")
-    settings = from_toml(path / "config.toml")
-    if model is not None:
-        network = build(model, settings.model_args)
-    elif settings.model in BACKBONES:
-        network = build(BACKBONES[settings.model], settings.model_args)
-    else:
-        raise AkeError(f"{path}: its model is {settings.model!r}; pass model= (--model) with the class that builds it")
-    load_weights(network, path / "model.safetensors")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        metrics = json.loads((path / "metrics.json").read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
     except ValueError as e:
-        raise AkeError(f"{path / 'metrics.json'}: not valid JSON ({type(e).__name__})") from None
-    return Run(network.eval(), settings, metrics)
+        raise AkeError(f"{path}: not valid JSON ({type(e).__name__})") from None
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
@@ -214,12 +265,27 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def write_tensors(path: Path, state: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, whole or not at all."""
-    _atomic(path, safetensors.torch.save(_untied({k: v.detach().cpu().contiguous() for k, v in state.items()})))
+    write_file(path, safetensors.torch.save(_untied({k: v.detach().cpu().contiguous() for k, v in state.items()})))
 
 
 def write_rows(path: Path, kind: type[Any], rows: list[Any]) -> None:
     """Write dataclass instances as a CSV file, whole or not at all."""
-    _atomic(path, _csv(kind, rows))
+    write_file(path, _csv(kind, rows))
+
+
+def read_rows(path: Path, kind: type[Any]) -> list[Any]:
+    """The lines of a CSV file as dataclass instances; an empty field is ``None`` where that is allowed."""
+    types = {f.name: str(f.type).split(" | ") for f in dataclasses.fields(kind)}
+    parse: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
+
+    def value(name: str, text: str) -> Any:
+        return None if not text and "None" in types[name] else parse.get(types[name][0], str)(text)
+
+    try:
+        with path.open(newline="", encoding="utf-8") as f:  # a column that came later has its default
+            return [kind(**{k: value(k, v) for k, v in row.items() if k in types}) for row in csv.DictReader(f)]
+    except (ValueError, TypeError, csv.Error) as e:
+        raise AkeError(f"{path}: cannot be read as a table ({type(e).__name__}: {e})") from None
 
 
 def card(result: Result | Results) -> str:
@@ -282,7 +348,8 @@ def _csv(kind: type[Any], rows: list[Any]) -> bytes:
     return text.getvalue().encode()
 
 
-def _atomic(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all."""
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:

@@ -210,8 +210,13 @@ class Store:
         order = "order by dataset, backbone, method, split, seed, block"
         if blocks is None:
             return [Cell(*row) for row in self._rows(f"select * from cells {order}")]
-        wanted = set(blocks)
-        return [Cell(*row) for row in self._rows(f"select * from cells {order}") if row[0] in wanted]
+        some = f"select * from cells where block in (select value from json_each(?)) {order}"
+        return [Cell(*row) for row in self._rows(some, (json.dumps(list(blocks)),))]
+
+    def blocks(self) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+        """Key, label, settings and environment of every block."""
+        query = "select key, label, settings, environment from blocks order by finished, label, key"
+        return [(key, label, json.loads(a), json.loads(b)) for key, label, a, b in self._rows(query)]
 
     def histories(self, blocks: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
         """What each block's networks learned, epoch by epoch."""

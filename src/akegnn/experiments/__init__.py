@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from .base import Block, Entry, Experiment, Job, Report, blocks, entries, run, to_csv, to_json, to_markdown, write
+from .base import (
+    Block,
+    Entry,
+    Experiment,
+    Job,
+    Report,
+    blocks,
+    entries,
+    run,
+    stored,
+    to_csv,
+    to_json,
+    to_markdown,
+    write,
+)
 from .openings import OPENINGS
 from .pruning import TABLE1
 from .studies import STUDIES
@@ -21,6 +35,7 @@ __all__ = [
     "blocks",
     "entries",
     "run",
+    "stored",
     "to_csv",
     "to_json",
     "to_markdown",

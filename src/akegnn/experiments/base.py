@@ -19,11 +19,14 @@ from typing import Any
 
 import torch
 
+from .. import presets
 from ..errors import AkeError, RunFailed
-from ..fit import Plan, plan
+from ..fit import RECIPES, Plan, plan
 from ..methods import METHODS
+from ..settings import Phases
 from ..stats import Gain, Mean, Scores, holm, paired, summarise
 from ..store import Cell, Store, key_of
+from ..views import as_view
 
 BLOCK = 100  # cells computed at once; part of a block's identity, because they share their draws of dropout
 COMPARED = ("single", "ft", "ensemble", "ensemble-ft", "ake")
@@ -61,11 +64,12 @@ class Block:
     job: Job
     cells: tuple[tuple[int, int], ...]
     settings: Mapping[str, Any]
+    kept_as: str = ""  # the key that a store knows it by
 
     @property
     def key(self) -> str:
         """A digest of everything that its numbers depend on."""
-        return key_of(self.settings)
+        return self.kept_as or key_of(self.settings)
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,73 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
+# ---- what a store holds of an experiment -----------------------------------------------------------------------------
+
+
+def stored(experiment: Experiment, store: Store) -> list[Block]:
+    """The blocks of a store that belong to an experiment, whatever seeds and splits they have; no data is needed.
+
+    Blocks of different settings are not mixed in one place: those count that have the most cells.
+    """
+    jobs = experiment.jobs()
+    of_place: dict[tuple[str, str], list[Block]] = {}
+    for key, _, settings, _ in store.blocks():
+        for job in jobs:
+            if belongs(settings, job):
+                block = Block(job, tuple((a, b) for a, b in settings["cells"]), settings, key)
+                of_place.setdefault((job.row, job.column), []).append(block)
+    return [b for job in jobs for b in _alike(of_place.pop((job.row, job.column), []))]
+
+
+def belongs(settings: Mapping[str, Any], job: Job) -> bool:
+    """Whether a stored block was computed for a job: all that the job says is as it was, and so is the exchange.
+
+    How networks are trained is not compared, because presets may change, nor are the numbers of seeds and splits.
+    """
+    settled = settings.get("settings", {})
+    if (settled.get("data"), settled.get("model")) != (job.data, job.model):
+        return False
+    if list(settings.get("methods", ())) != list(job.methods):
+        return False
+    if settings.get("compute") != (job.compute.__qualname__ if job.compute else None):
+        return False
+    return all(_says(settled, name, value) for name, value in _said(job).items())
+
+
+def _said(job: Job) -> dict[str, Any]:
+    """What a job settles beyond its data, model and preset."""
+    given = dict(job.settings)
+    recipe = RECIPES[given.pop("recipe", "paper")]
+    chosen = [as_view(v) for v in given.pop("views", None) or recipe.views()]
+    if resample := given.pop("resample", None):
+        chosen = [dataclasses.replace(v, resample=resample) for v in chosen]  # type: ignore[type-var]
+    known = presets.find(job.data, job.model, given.get("task"))
+    said: dict[str, Any] = {"views": [v.spec() for v in chosen], "labels_per_class": None, "masks": "given"}
+    said |= {"exchange": {**dataclasses.asdict(recipe.exchange), **given.pop("exchange", {})}}
+    said |= {"model_args": {**(known.model_args if known else {}), **given.pop("model_args", {})}}
+    said |= {"phases": {**dataclasses.asdict(Phases()), **given.pop("phases", {})}}
+    return json.loads(json.dumps(said | given, default=str))  # type: ignore[no-any-return]
+
+
+def _says(settled: Mapping[str, Any], name: str, value: Any) -> bool:
+    if name not in settled:  # a setting of training, or one that came later than the block
+        training = settled.get("training", {})
+        return name not in training or bool(training[name] == value)
+    if isinstance(value, dict):
+        return all(settled[name].get(key, wanted) == wanted for key, wanted in value.items())
+    return bool(settled[name] == value)
+
+
+def _alike(found: Sequence[Block]) -> list[Block]:
+    """Of some blocks those that may stand together: all of one setting, no cell twice."""
+    groups: dict[str, list[Block]] = {}
+    for block in sorted(found, key=lambda b: -len(b.cells)):
+        group = groups.setdefault(key_of(block.settings["settings"]), [])
+        if not set(block.cells) & {cell for other in group for cell in other.cells}:
+            group.append(block)
+    return max(groups.values(), key=lambda group: sum(len(b.cells) for b in group), default=[])
+
+
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
@@ -232,23 +303,26 @@ def paper_numbers() -> dict[str, Any]:
     return tomllib.loads((files(__package__) / "paper.toml").read_text(encoding="utf-8"))
 
 
-def entries(experiment: Experiment, wanted: Sequence[Block], store: Store) -> list[Entry]:
-    """The table from what is in the store, with paired differences on the splits and seeds that both lines have."""
-    by_place: dict[tuple[str, str], list[Cell]] = {}
+def lines_of(wanted: Sequence[Block], store: Store) -> dict[tuple[str, str], dict[str, list[Cell]]]:
+    """The cells of some blocks by row and column, then by line."""
     places: dict[str, list[tuple[str, str]]] = {}  # two jobs with the same settings are one block
     for b in wanted:
         places.setdefault(b.key, []).append((b.job.row, b.job.column))
-    axis = {(b.job.row, b.job.column): b.job.x for b in wanted}
+    found: dict[tuple[str, str], dict[str, list[Cell]]] = {}
     for cell in store.cells(list(places)):
         for place in dict.fromkeys(places[cell.block]):
-            by_place.setdefault(place, []).append(cell)
+            found.setdefault(place, {}).setdefault(cell.method, []).append(cell)
+    return found
+
+
+def entries(experiment: Experiment, wanted: Sequence[Block], store: Store) -> list[Entry]:
+    """The table from what is in the store, with paired differences on the splits and seeds that both lines have."""
+    axis = {(b.job.row, b.job.column): b.job.x for b in wanted}
+    by_place = lines_of(wanted, store)
     numbers = paper_numbers().get(experiment.name, {})
     found: list[Entry] = []
     for row, column in axis:
-        cells = by_place.get((row, column), [])
-        lines: dict[str, list[Cell]] = {}
-        for cell in cells:
-            lines.setdefault(cell.method, []).append(cell)
+        lines = by_place.get((row, column), {})
         base = _scores(lines[experiment.base]) if experiment.base in lines else None
         order = [name for name in (experiment.shown or lines) if name in lines]
         for name in order:
@@ -372,14 +446,14 @@ def figure(
             experiment.draw(axes, histories or {})
         elif experiment.axis and any(e.x is not None for e in found):
             plot, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
-            for name, points in _series([e for e in found if not _aside(e.method)]).items():
+            for name, points in _series([e for e in found if not aside(e.method)]).items():
                 xs, ys, spread = zip(*points, strict=True)
                 axes.errorbar(xs, ys, yerr=spread, marker="o", capsize=3, label=name)
             axes.set_xlabel(experiment.axis)
             axes.set_ylabel("test score in per cent (bars: 95 % of the mean)")
             axes.legend(frameon=False)
         else:
-            gains = [e for e in found if e.gain is not None and not _aside(e.method)] or list(found)
+            gains = [e for e in found if e.gain is not None and not aside(e.method)] or list(found)
             plot, axes = plt.subplots(figsize=(6.5, 1.2 + 0.22 * len(gains)), layout="constrained")
             colours = {name: f"C{k % 10}" for k, name in enumerate(dict.fromkeys(e.method for e in gains))}
             for k, e in enumerate(gains):
@@ -400,7 +474,7 @@ def figure(
     return written
 
 
-def _aside(method: str) -> bool:
+def aside(method: str) -> bool:
     """Lines that are in the table but would hide the others in a picture."""
     return method == "after exchange" or " network " in method
 

@@ -15,9 +15,10 @@ def ake(bench: Bench) -> Iterator[Line]:
 def make(bench: Bench, networks: list[Networks]) -> Made:
     """Exchange among the networks, in place, and train them again."""
     swaps = bench.swap(networks)
+    exchanged = networks[0].copy().population.state if not bench.exchange.width else None
     found = [bench.line("after exchange", bench.predict(networks[0]), total(networks))]
     bench.again(networks, "re-training")
-    return Made([*found, *lines(bench, networks, "AKE")], networks, swaps)
+    return Made([*found, *lines(bench, networks, "AKE")], networks, swaps, exchanged)
 
 
 def lines(bench: Bench, networks: list[Networks], name: str) -> Iterator[Line]:

@@ -64,7 +64,7 @@ def make(bench: Bench) -> Made:
     best = choose(bench, tried)
     best.seconds = spent
     lines.append(bench.line("AKE", bench.predict(best), spent))
-    return Made(lines, [best], swaps)
+    return Made(lines, [best], swaps, None if bench.exchange.width else start.population.state)
 
 
 def choose(bench: Bench, networks: Sequence[Networks]) -> Networks:
