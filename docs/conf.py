@@ -26,7 +26,6 @@ from akegnn import cli, presets, stats
 from akegnn.backbones import BACKBONES
 from akegnn.data import DATASETS
 from akegnn.experiments import EXPERIMENTS
-from akegnn.experiments.base import HEAD
 from akegnn.fit import RECIPES, plan
 from akegnn.methods import METHODS
 from akegnn.settings import Training, to_toml
@@ -50,8 +49,10 @@ smartquotes = False  # settings are shown as they are written
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"  # the browser draws formulas itself: the usual renderer loads a script from elsewhere
+highlight_language = "none"  # of blocks that name none
 pygments_style, pygments_dark_style = "friendly", "github-dark"
 
+nb_render_markdown_format = "myst"  # tables in outputs
 nb_execution_mode = "off"  # notebooks are committed as they ran, and the tests run them again
 myst_enable_extensions = ["attrs_block", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
@@ -139,28 +140,14 @@ def _base_scores() -> dict[str, str]:
 
 
 def fill_results() -> str:
-    """Every table of a reproduction that lies in results/, with its picture."""
+    """Every table that `akegnn reproduce` left in results/, with its picture."""
     parts = []
-    order = {name: k for k, name in enumerate(EXPERIMENTS)}
-    for path in sorted(RESULTS.glob("*.csv"), key=lambda p: (order.get(p.stem, len(order)), p.stem)):
-        rows = _rows(path)
-        if not rows or tuple(rows[0]) != HEAD:
-            continue
-        known = EXPERIMENTS.get(path.stem)
-        parts += [f"## {path.stem}", *([known.about] if known else []), *([known.note] if known and known.note else [])]
-        lines = []
-        for r in rows:
-            gain = p = ""
-            if r["difference"]:
-                bounds = ", ".join(f"{float(r[k]):+.2f}" for k in ("difference_low", "difference_high"))
-                gain, p = f"{float(r['difference']):+.2f} [{bounds}]", r["p_holm"]
-            paper = r["paper"] + (f"{PM}{r['paper_deviation']}" if r["paper_deviation"] else "")
-            score = f"{float(r['mean']):.2f}{PM}{float(r['deviation']):.2f}"
-            lines.append([r["row"], r["column"], r["method"], r["n"], score, gain, p, r["passes"], paper])
-        head = ("", "dataset", "line", "n", "test", "over base, paired [95 %]", "p (Holm)", "passes", "paper")
-        parts += [table(head, lines), f"Rows: {{download}}`../results/{path.name}`."]
-        if path.with_suffix(".svg").is_file():
-            parts.append(f"![Picture of {path.stem}](../results/{path.stem}.svg)")
+    for name in (n for n in EXPERIMENTS if (RESULTS / f"{n}.md").is_file()):
+        parts.append((RESULTS / f"{name}.md").read_text(encoding="utf-8").replace(" ± ", PM))
+        if (RESULTS / f"{name}.csv").is_file():
+            parts.append(f"All digits: {{download}}`results/{name}.csv <../results/{name}.csv>`.")
+        if (RESULTS / f"{name}.svg").is_file():
+            parts.append(f"![Picture of {name}](../results/{name}.svg)")
     return "\n\n".join(parts)
 
 
@@ -260,7 +247,9 @@ def fill_commands() -> str:
             names = f"`{p.name.upper()}`" if p.param_type_name == "argument" else code([*p.opts, *p.secondary_opts])
             shown = getattr(p, "show_default", True)
             default = shown if isinstance(shown, str) else "" if shown is False or callable(p.default) else p.default
-            default = "" if default in (None, False, ()) else "yes" if default is True else default
+            default = (
+                "" if default is None or default is False or default == () else "yes" if default is True else default
+            )
             rows.append([names, p.help or "", f"`{default}`" if default != "" else ""])
         parts.append(table(("", "what it says", "default"), rows))
 
