@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The networks here are small: one thread per process is fastest, and tests run in two processes.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo install test test-slow check benchmark clean
+.PHONY: demo install test test-slow check docs benchmark clean
 
 demo: install
 	$(BIN)/akegnn train digits --out runs/demo
@@ -29,6 +29,10 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: install
+	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
+	@echo "The documentation is build/docs/index.html."
 
 benchmark: install
 	$(BIN)/python benchmarks/exchange.py
