@@ -1,6 +1,7 @@
 """What each ingredient of the recipe `strong` is worth: validation scores on random splits, never a test score.
 
     python benchmarks/recipe.py --only cora/gcn --splits 10 --device cuda --out results/recipe.csv
+    python benchmarks/recipe.py --table docs/recipe.md                        only the tables, from the rows
 
 The citation graphs get 20 labels per class drawn anew for each split, the others random splits (60 / 20 / 20 %). A row
 per split and variant: dataset, backbone, split, networks (how those of phase 1 were trained), variant, validation score
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from akegnn.fit import plan
 from akegnn.phases import Bench, Networks
+from akegnn.stats import interval, wilcoxon
 from akegnn.training import Targets
 from akegnn.views import DropEdges, Original, View, paper_views
 
@@ -60,18 +62,68 @@ def variants(bench: Bench) -> Iterator[tuple[str, Tensor]]:
         yield name, bench.predict(network)
 
 
+STEPS = (  # what is compared with what, in the same networks of phase 1
+    ("merged by function, no training after it", "merged", "base"),
+    ("merged, trained again on the original graph", "merged, labels, original", "base"),
+    ("... on fewer edges instead", "merged, labels, edges anew", "merged, labels, original"),
+    ("a view's network instead of the merged one", "third view, labels, edges anew", "merged, labels, edges anew"),
+    ("soft targets, weight 0.9, fewer edges", "merged, soft 0.9, edges anew", "merged, labels, edges anew"),
+    ("... weight 0.5", "merged, soft 0.5, edges anew", "merged, soft 0.9, edges anew"),
+    ("... on the original graph", "merged, soft 0.9, original", "merged, soft 0.9, edges anew"),
+    ("... from a view's network", "third view, soft 0.9, edges anew", "merged, soft 0.9, edges anew"),
+    ("... from scratch", "from scratch, soft 0.9, edges anew", "merged, soft 0.9, edges anew"),
+    ("... from scratch, weight 0.5", "from scratch, soft 0.5, edges anew", "merged, soft 0.9, edges anew"),
+)
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """Each ingredient's paired difference in validation score, over all networks and splits of a regime."""
+    scores: dict[tuple[str, ...], dict[str, float]] = {}
+    for r in rows:
+        place = (r["networks"], r["dataset"], r["backbone"], r["split"])
+        scores.setdefault(place, {})[r["variant"]] = 100 * float(r["validation"])
+    lines = [
+        "| ingredient | compared with | few labels: difference [95 %], n, p | many labels: difference [95 %], n, p |",
+        "| --- | --- | --- | --- |",
+    ]
+    for about, new, old in STEPS:
+        cells = []
+        for few in (True, False):
+            differences = [
+                found[new] - found[old]
+                for (networks, dataset, _, _), found in scores.items()
+                if networks == "edges anew" and (dataset in CITATION) is few and new in found
+            ]
+            mean, half = interval(differences)
+            spread = f"[{mean - half:+.2f}, {mean + half:+.2f}]"
+            cells.append(f"{mean:+.2f} {spread}, {len(differences)}, {wilcoxon(differences):.1g}")
+        lines.append(f"| {about} | {old} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines)
+
+
+def write_table(rows: list[dict[str, str]], page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    start, end = "<!-- ingredients -->", "<!-- end of ingredients -->"
+    page.write_text(f"{text.split(start)[0]}{start}\n{table(rows)}\n{end}{text.split(end)[1]}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", required=True, help="DATASET/BACKBONE; may be repeated")
+    parser.add_argument("--table", type=Path, help="train nothing; put the table of the rows into this page")
+    parser.add_argument("--only", action="append", default=[], help="DATASET/BACKBONE; may be repeated")
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--networks", choices=PHASE1, help="only these networks of phase 1")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("results/recipe.csv"))
     given = parser.parse_args()
-    done = set()
+    rows: list[dict[str, str]] = []
     if given.out.exists():
         with given.out.open(newline="") as f:
-            done = {(r["dataset"], r["backbone"], r["networks"]) for r in csv.DictReader(f)}
+            rows = list(csv.DictReader(f))
+    if given.table is not None:
+        write_table(rows, given.table)
+        return
+    done = {(r["dataset"], r["backbone"], r["networks"]) for r in rows}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     new = not given.out.exists()
     with given.out.open("a", newline="") as f:

@@ -409,7 +409,9 @@ def reproduce(
     ),
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: RootOption = None,
-    render: Annotated[bool, typer.Option("--render", help="Compute nothing; only the table of what is there.")] = False,
+    render: Annotated[
+        bool, typer.Option("--render", help="Compute nothing; the table of what is there, whatever seeds it has.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -428,8 +430,13 @@ def reproduce(
     if name not in EXPERIMENTS:
         raise AkeError(f"reproduce: {name!r} is not one of {', '.join(EXPERIMENTS)}")
     experiment = EXPERIMENTS[name]
-    wanted = experiments.blocks(experiment.chosen(seeds, splits, only or []), data_root)
+    chosen = experiment.chosen(seeds, splits, only or [])
     with Store(store, create=not render) as kept:
+        if render and seeds is None and splits is None:  # whatever is there
+            places = {(job.row, job.column) for job in chosen}
+            wanted = [b for b in experiments.stored(experiment, kept) if (b.job.row, b.job.column) in places]
+        else:
+            wanted = experiments.blocks(chosen, data_root)
         report = experiments.Report(0, 0)
         if not render:
             say = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
