@@ -14,8 +14,34 @@ from typing import Any
 Spec = dict[str, Any]
 
 # Okabe and Ito's colours, which people with any kind of colour vision tell apart, and four more for many classes.
-_LIGHT = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B58900", "#56B4E9", "#6A51A3", "#7F7F7F", "#8C564B", "#2F4B7C"]
-_DARK = ["#56B4E9", "#F0883E", "#2BC48A", "#E79AC5", "#E6C35C", "#9AD4F5", "#B39DDB", "#A0A7AE", "#C49A8B", "#8FA8DC"]
+_LIGHT = [
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#B58900",
+    "#56B4E9",
+    "#6A51A3",
+    "#7F7F7F",
+    "#8C564B",
+    "#2F4B7C",
+    "#8F9E0B",
+    "#B2182B",
+]
+_DARK = [
+    "#56B4E9",
+    "#F0883E",
+    "#2BC48A",
+    "#E79AC5",
+    "#E6C35C",
+    "#9AD4F5",
+    "#B39DDB",
+    "#A0A7AE",
+    "#C49A8B",
+    "#8FA8DC",
+    "#C6D94A",
+    "#F28B82",
+]
 
 
 def _theme(ink: str, muted: str, line: str, paper: str, colours: list[str], ends: tuple[str, str], deep: str) -> Spec:

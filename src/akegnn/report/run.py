@@ -36,7 +36,7 @@ def run_page(folder: Path) -> Page:
     networks = f"{COUNTED[count] if count < len(COUNTED) else count} networks" if count > 1 else "One network"
     seeds = len({(x.split, x.seed) for x in run.scores})
     lead = (
-        f"{networks}, each trained on its own view of the graph, exchanged channels and were trained again "
+        f"{networks}, each trained on its own view of the graph, {_what_became(s.exchange.strategy)} "
         f"(recipe {s.recipe}); one ships. {_counted(seeds)}, {s.task} task, {run.metrics['metric']} in per cent on the "
         "original data, at each network's best validation epoch."
     )
@@ -192,7 +192,11 @@ def _exchange(run: Records) -> Section:
         text.append("No channels were exchanged.")
     else:
         moved = sum(x.scalars for x in own)
-        text.append(f"{len(own)} swaps moved {moved:,} weights between {len(run.settings.views)} networks.")
+        count = len(run.settings.views)
+        if strategy(run.settings.exchange.strategy).merges:
+            text.append(f"{len(own)} channels of {count} networks, {moved:,} weights, became one network.")
+        else:
+            text.append(f"{len(own)} swaps moved {moved:,} weights between {count} networks.")
     if run.evidence is None:
         text.append(OLD)
     names = list(dict.fromkeys([x["name"] for x in layers] + [x.layer for x in own]))
@@ -207,6 +211,12 @@ def _exchange(run: Records) -> Section:
     overview = _entropy_overview(layers)
     choose = ("Layer", names) if any(c.choices for c in drawn) and len(names) > 1 else None
     return Section("exchange", "What was exchanged", text, charts=[*drawn, *overview], choose=choose)
+
+
+def _what_became(name: str) -> str:
+    if strategy(name).merges:
+        return "were merged into one, which was trained again in several ways"
+    return "exchanged channels and were trained again"
 
 
 def _moves(run: Records, swaps: Sequence[Swap], layers: Sequence[Mapping[str, Any]]) -> list[Chart]:
