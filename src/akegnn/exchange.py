@@ -593,7 +593,7 @@ def _merge_modules(
     networks = [target, *sources] if keep else sources
     if not networks:
         raise AkeError("source: at least one network is needed")
-    modes = [n.training for n in networks]
+    modes = [(m, m.training) for n in networks for m in n.modules()]
     found = channel_map(target, batches[0])
     maps = [found if n is target else channel_map(n, batches[0]) for n in networks]
     for n in networks:
@@ -601,9 +601,9 @@ def _merge_modules(
     try:
         state, picks = merge(networks, [n.state_dict() for n in networks], maps, batches, found, inner)
     finally:
-        for n, mode in zip(networks, modes, strict=True):
-            n.train(mode)
-    target.load_state_dict(state)
+        for m, mode in modes:
+            m.training = mode
+    target.load_state_dict(state, strict=False)
     return as_swaps(picks, found)
 
 

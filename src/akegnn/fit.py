@@ -449,6 +449,11 @@ def plan(
         chosen = {**known.model_args, **(model_args or {})}
         factory, name, arguments = resolve(model, chosen, problem)
         slim = _slim(model, chosen, problem)
+    if swapping.width:
+        if not STRATEGIES[swapping.strategy].merges:
+            raise AkeError(f"width: only for strategy 'functional', not for {swapping.strategy!r}")
+        if slim is None:
+            raise AkeError("width: only for a model given by name or class that has hidden_channels and no heads")
     settings = Settings(
         data=data if isinstance(data, str) else "given",
         task=problem.name,

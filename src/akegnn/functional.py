@@ -28,7 +28,7 @@ from .errors import AkeError
 from .forward import arguments
 
 State = dict[str, Tensor]
-RIDGE = 1e-10  # of the mean square of the columns: keeps dead channels from dividing by zero
+RIDGE = 1e-10  # of each column's square: keeps dead and repeated channels from dividing by zero
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,23 @@ class Equations:
         gram, right = self.gram, self.right
         if chosen is not None:
             gram, right = gram[chosen][:, chosen], right[chosen]
-        jitter = RIDGE * gram.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny)
-        return torch.linalg.solve(gram + jitter * torch.eye(len(gram), dtype=gram.dtype, device=gram.device), right)
+        scale = _scale(gram)
+        gram = gram * scale * scale[:, None] + RIDGE * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        return scale[:, None] * torch.linalg.solve(gram, scale[:, None] * right)
+
+    def without_last(self) -> Equations:
+        """The same once the last column explains its part, at no cost: that is what a bias does."""
+        assert isinstance(self.gram, Tensor)
+        assert isinstance(self.right, Tensor)
+        own = self.gram[-1, -1].clamp_min(1e-300)
+        share = self.gram[:-1, -1:] / own
+        gram, right = self.gram[:-1, :-1] - share @ self.gram[-1:, :-1], self.right[:-1] - share @ self.right[-1:]
+        return Equations(gram, right, max(self.square - float(self.right[-1].square().sum() / own), 0.0))
+
+
+def _scale(gram: Tensor) -> Tensor:
+    """By what to multiply columns so that they weigh alike: small ones (a bias beside sums) are no less exact."""
+    return gram.diagonal().clamp_min(1e-300).rsqrt().where(gram.diagonal() > 0, 1.0)
 
 
 def greedy(readers: Sequence[Equations], units: int, count: int, free: int = 0) -> list[int]:
@@ -81,8 +96,10 @@ def greedy(readers: Sequence[Equations], units: int, count: int, free: int = 0) 
     for reader in readers:
         assert isinstance(reader.gram, Tensor)
         assert isinstance(reader.right, Tensor)
-        gram, right = reader.gram.clone(), reader.right / max(reader.square, 1e-300) ** 0.5
-        small = 1e-9 * float(gram.diagonal().max().clamp_min(1e-300))
+        scale = _scale(reader.gram)
+        gram = reader.gram * scale * scale[:, None]
+        right = scale[:, None] * reader.right / max(reader.square, 1e-300) ** 0.5
+        small = 1e-9  # of a column's square: what the chosen ones leave of it is rounding errors
         wide = (len(gram) - free) // units
         for k in range(len(gram) - free, len(gram)):
             gram, right = _without(gram, right, torch.tensor([k], device=gram.device), small)
@@ -135,6 +152,12 @@ class _Call:
     kwargs: dict[str, Any]
     out: Tensor
 
+    @property
+    def input(self) -> Tensor:
+        """What nodes bring along."""
+        x = self.args[0] if self.args else next(v for v in self.kwargs.values() if isinstance(v, Tensor | tuple))
+        return x[0] if isinstance(x, tuple) else x
+
 
 def _run(
     module: nn.Module, state: State, data: Data, sites: Sequence[str], instead: Mapping[str, Tensor] | None = None
@@ -146,7 +169,7 @@ def _run(
         def hook(m: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
             if name in calls:
                 raise AkeError(f"{name}: called twice in one pass; it cannot be exchanged by function")
-            calls[name] = _Call(args, kwargs, out)
+            calls[name] = _Call(args, kwargs, out.clone())  # activations may be written over it
             return (instead or {}).get(name)
 
         return hook
@@ -158,7 +181,7 @@ def _run(
     finally:
         for handle in handles:
             handle.remove()
-    return calls, out
+    return calls, out if out.dim() > 1 else out.unsqueeze(-1)
 
 
 @dataclass
@@ -176,15 +199,24 @@ class _Site:
     def of(cls, module: nn.Module, layers: list[Layer], name: str) -> _Site:
         rule = rule_of(module.get_submodule(name))
         assert rule is not None
+        inner = module.get_submodule(name)
+        attends = "att" in "".join(rule.travels)
+        several = int(getattr(inner, "heads", 1)) > 1
+        if attends and sum(len(layer.inputs) for layer in layers) != 1:
+            raise AkeError(f"{name}: attention with several weights cannot be exchanged by function")
+        if attends and several and getattr(inner, "concat", True) is layers[0].output:
+            how = "outputs of heads side by side" if layers[0].output else "the mean of heads within a network"
+            raise AkeError(f"{name}: {how} cannot be exchanged by function")
+        if rule.blocks and any(layer.output for layer in layers):
+            raise AkeError(f"{name}: outputs in blocks cannot be exchanged by function")
         weights = [slot for layer in layers for slot in layer.inputs]
         own = [s.name for s in layers[0].travels if s.name.startswith(name + ".") and s.name.endswith("bias")]
-        return cls(name, layers, weights, own[0] if own else None, rule.blocks, "att" in "".join(rule.travels))
+        return cls(name, layers, weights, own[0] if own else None, rule.blocks, attends)
 
     def columns(self, module: nn.Module, state: State, call: _Call) -> tuple[list[Tensor], Tensor | None, Tensor]:
         """What each weight is multiplied with ``[N, I]``, what the bias is ``[N, 1]``, and the output without them."""
         if self.attends:
-            x = call.args[0]
-            x = x[0] if isinstance(x, tuple) else x
+            x = call.input
             return [x], None, torch.zeros_like(x[:, :1])
         inner = module.get_submodule(self.name)
         cut = len(self.name) + 1
@@ -210,7 +242,25 @@ class _Site:
         except (RuntimeError, ValueError, TypeError) as e:
             line = str(e).splitlines()[0] if str(e) else type(e).__name__
             raise AkeError(f"{self.name}: cannot be exchanged by function ({line})") from None
-        return [f.flatten(0, -2) for f in found], None if one is None else one.flatten(0, -2), base.flatten(0, -2)
+        columns, one = [f.flatten(0, -2) for f in found], None if one is None else one.flatten(0, -2)
+        base = base.flatten(0, -2)
+        self.check(columns, one, base, state, call)
+        return columns, one, base
+
+    def check(self, columns: list[Tensor], one: Tensor | None, base: Tensor, state: State, call: _Call) -> None:
+        """Whether the layer is what the columns say: a sum of products (not one brought to unit length)."""
+        parts = [
+            c @ (state[w.name].t() if w.axis == 1 else state[w.name])
+            for c, w in zip(columns, self.weights, strict=True)
+        ]
+        made = torch.cat(parts, 1) if self.blocks else torch.stack(parts).sum(0)
+        if one is not None and self.bias:
+            made = made + one * state[self.bias]
+        if base.shape == made.shape:
+            made = made + base
+        out = call.out.flatten(0, -2)
+        if made.shape != out.shape or float((made - out).abs().max()) > 1e-3 * float(out.abs().max()) + 1e-6:
+            raise AkeError(f"{self.name}: not linear in its weights; it cannot be exchanged by function")
 
 
 def _site_name(module: nn.Module, tensor: str) -> str:
@@ -352,8 +402,7 @@ class _Merge:
         call = self.true[network][batch][0][site.name]
         mine = self.layer_of[network][layer.name]
         if site.attends:
-            x = call.args[0]
-            return (x[0] if isinstance(x, tuple) else x) @ self.originals[network][mine.weights[0].name].t()  # type: ignore[no-any-return]
+            return call.input @ self.originals[network][mine.weights[0].name].t()  # type: ignore[no-any-return]
         out = call.out.flatten(0, -2)
         if site.blocks:
             begin = sum(self.layer_of[network][x.name].channels for x in site.layers[: site.layers.index(layer)])
@@ -380,18 +429,23 @@ class _Merge:
         readers = list(dict.fromkeys(s for name in together for s in self.read_by[name]))
         if not readers:
             raise AkeError(f"{layer.name}: nothing reads it; it cannot be exchanged by function")
+        for name in readers:
+            if name not in self.sites:
+                raise AkeError(f"{name}: reads {layer.name} in a way that cannot be exchanged by function")
         equations = {name: Equations() for name in readers}
         for batch in self.batches:
             calls = [_run(m, s, batch, readers)[0] for m, s in zip(self.modules, self.states, strict=True)]
             for name in readers:
                 self.read(equations[name], name, together, [c[name] for c in calls], counts, unit)
-        chosen = greedy(list(equations.values()), sum(counts), self.widths[layer.name] // unit)
+        free = {name for name in readers if self.sites[name].bias and not self.sites[name].attends}
+        settled = [e.without_last() if name in free else e for name, e in equations.items()]
+        chosen = greedy(settled, sum(counts), self.widths[layer.name] // unit)
         owners = [(v, u) for v, n in enumerate(counts) for u in range(n)]
         members = [owners[k] for k in chosen]
         places = sorted(range(len(members)), key=lambda k: members[k])  # in the order of the pool
         for name in together:
             for place, k in enumerate(places):
-                self.picks.append(Pick(name, k, members[k][0], members[k][1] * unit, place))
+                self.picks.append(Pick(name, k, members[k][0], members[k][1] * unit, place * unit))
         self.take(together, [members[k] for k in places], unit)
 
     def read(
@@ -402,7 +456,7 @@ class _Merge:
         found, targets = [], []
         final = any(layer.output for layer in reader.layers)
         for v, call in enumerate(calls):
-            columns, _, _ = reader.columns(self.modules[v], self.states[v], call)
+            columns, one, _ = reader.columns(self.modules[v], self.states[v], call)
             each, made = [], None
             for slot, c in zip(reader.weights, columns, strict=True):
                 place = self.place(v, together, slot)
@@ -425,8 +479,8 @@ class _Merge:
         if final and not self.inner and not reader.blocks:
             targets = [torch.stack(targets).mean(0)]
         columns_, target = torch.cat(found, 1), torch.cat(targets, 1)
-        if reader.bias and not reader.attends:  # a constant costs nothing
-            columns_, target = columns_ - columns_.mean(0), target - target.mean(0)
+        if one is not None:  # a bias costs nothing; see pick
+            columns_ = torch.cat([columns_, self.tail(one, 0) if final else one], 1)
         equations.add(columns_, target)
 
     def place(self, network: int, together: Sequence[str], slot: Slot) -> int | None:
@@ -505,7 +559,7 @@ class _Merge:
         raw = not any(site.name in readers for name, readers in self.read_by.items() if name in self.done)
         if site.attends:
             self.finish_attention(site, layer)
-        elif raw:  # linear in its weights: their mean is the ensemble
+        elif raw and not self.inner:  # linear in its weights: their mean is the ensemble
             for slot in (*layer.weights, *layer.travels):
                 mean = torch.stack([s[slot.name] for s in self.states]).mean(0)
                 for state in self.states:
@@ -595,7 +649,7 @@ class _Merge:
             if (full := f"{site.name}.bias") in state:
                 state[full] = turn[-1].to(state[full].dtype)
         self.picks += [
-            Pick(layer.name, k, c // heads, c % heads * width, k)
+            Pick(layer.name, k, c // heads, c % heads * width, k * width)
             for k, c in enumerate(chosen)
             if c < len(self.states) * heads
         ]
@@ -608,8 +662,7 @@ class _Merge:
             equations = Equations()
             for batch in self.batches:
                 call = _run(self.modules[0], self.states[0], batch, [site.name])[0][site.name]
-                x = call.args[0]
-                x = (x[0] if isinstance(x, tuple) else x).double()
+                x = call.input.double()
                 scores = torch.stack([x @ w.t() @ a[n] for w, a in pool]).mean(0)
                 equations.add(x @ weight.t(), scores[:, None])
             found[n] = equations.solve()[:, 0]
@@ -646,6 +699,52 @@ def merge(
     for name, channels in wanted.items():
         if channels > pool[name]:
             raise AkeError(f"{name}: {channels} channels wanted, all networks together have {pool[name]}")
+    _check(modules, states, maps, batches, wanted)
     copies: list[State] = [dict(s) for s in states]
-    work = _Merge(modules, maps, copies, [dict(s) for s in states], batches, wanted, inner)
-    return work.run(), work.picks
+    try:
+        work = _Merge(modules, maps, copies, [dict(s) for s in states], batches, wanted, inner)
+        made = work.run()
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, KeyError, IndexError, TypeError) as e:
+        line = str(e).splitlines()[0] if str(e) else ""
+        raise AkeError(f"the networks cannot be exchanged by function ({type(e).__name__}: {line})") from e
+    shapes = (target or maps[0]).shapes
+    for name in [n for n in made if n in shapes and tuple(made[n].shape) != shapes[n]]:
+        if name in maps[0].stays and not _matters(modules[0], states[0], batches[0], name):
+            del made[name]  # of no use to the outputs: the network that is made has its own
+        else:
+            raise AkeError(f"{name}: cannot be brought to the shape {shapes[name]} by function")
+    return made, work.picks
+
+
+def _check(
+    modules: Sequence[nn.Module],
+    states: Sequence[Mapping[str, Tensor]],
+    maps: Sequence[ChannelMap],
+    batches: Sequence[Data],
+    wanted: Mapping[str, int],
+) -> None:
+    """Refuse what would come out wrong."""
+    for layer in maps[0].layers:
+        each = {x.channels for m in maps for x in m.layers if x.name == layer.name}
+        heads = int(getattr(modules[0].get_submodule(_site_name(modules[0], layer.weights[0].name)), "heads", 1))
+        if layer.output and each != {wanted[layer.name]}:
+            raise AkeError(f"{layer.name}: the networks do not give the same outputs")
+        apart = {int(getattr(m.get_submodule(_site_name(m, layer.weights[0].name)), "heads", 1)) for m in modules}
+        if (heads > 1 or len(apart) > 1) and (len(apart) > 1 or each != {wanted[layer.name]}):
+            raise AkeError(f"{layer.name}: heads of other widths or numbers cannot be exchanged by function")
+    for name, why in maps[0].stays.items():
+        if name in states[0] and states[0][name].dim() > 1 and _matters(modules[0], states[0], batches[0], name):
+            raise AkeError(f"{name}: cannot be exchanged by function ({why})")
+
+
+def _matters(module: nn.Module, state: Mapping[str, Tensor], batch: Data, name: str) -> bool:
+    """Whether a tensor has a part in the outputs."""
+    if not state[name].is_floating_point():
+        return False
+    try:
+        out = _run(module, {**state, name: torch.full_like(state[name], torch.nan)}, batch, [])[1]
+    except (RuntimeError, ValueError, IndexError):
+        return True
+    return bool(out.isnan().any())

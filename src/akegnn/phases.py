@@ -93,6 +93,10 @@ class Bench:
         self.parameters = sum(p.numel() for p in sample.parameters())
         self._sample = sample
         assert self.map.shapes  # found first: a model that cannot be run should be told of in a line
+        hidden = [x.channels for x in self.map.layers if not x.output]
+        if self.exchange.width and hidden and self.exchange.width > min(hidden) * len(self.views):
+            have = min(hidden) * len(self.views)
+            raise AkeError(f"width: {self.exchange.width} channels wanted, all networks together have {have}")
         if task.name == "node":
             with torch.no_grad():
                 out = forward(copy.deepcopy(sample).to(task.device).eval(), task.example)
@@ -195,7 +199,7 @@ class Bench:
             batches = self.task.alone(k).looked_at()
             count = len(networks)
             state, picks = merge([module] * count, states, [self.map] * count, batches, wanted, inner)
-            made.population.load_state_dict(k, state)
+            made.population.load_state_dict(k, {**made.population.state_dict(k), **state})
             swaps += as_swaps(picks, wanted, k)
         share = (time.perf_counter() - started) / len(self.cells)
         made.seconds = [s + share for s in total(networks)]
