@@ -359,11 +359,14 @@ def taking_part(model_map, strategy):
     return model_map.whole_neurons(chosen) if strategy.neuron else chosen
 
 
+RINGS = [n for n, s in STRATEGIES.items() if not s.merges]
+
+
 def networks_for(strategy, ring_size):
     return ring_size * (2 if strategy.partner == "random" else 1)
 
 
-@pytest.mark.parametrize("name", [n for n, s in STRATEGIES.items() if not s.neuron and n not in DRAWING])
+@pytest.mark.parametrize("name", [n for n in RINGS if not STRATEGIES[n].neuron and n not in DRAWING])
 def test_layers_together_as_one_at_a_time(deep, name):
     strategy = STRATEGIES[name]
     together = population(deep, networks_for(strategy, 3))
@@ -376,7 +379,7 @@ def test_layers_together_as_one_at_a_time(deep, name):
     assert equal(together, apart)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", RINGS)
 def test_replicas_as_separate_calls(deep, name):
     strategy, seeds = STRATEGIES[name], (3, 1, 4)
     before = population(deep, networks_for(strategy, 3), replicas=3)
@@ -392,7 +395,7 @@ def test_replicas_as_separate_calls(deep, name):
         assert equal({n: t[:, k : k + 1] for n, t in together.items()}, alone)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", RINGS)
 def test_chunks_change_nothing(deep, monkeypatch, name):
     strategy = STRATEGIES[name]
     layers = taking_part(deep, strategy)
@@ -442,7 +445,8 @@ def multiset(networks):
     return sorted(channel for network in networks for channel in network)
 
 
-SWAPPING = [n for n, s in STRATEGIES.items() if s.axis == "output" and s.partner != "self" and not s.neuron]
+SWAPPING = [n for n in RINGS if STRATEGIES[n].axis == "output" and STRATEGIES[n].partner != "self"]
+SWAPPING.remove("neuron")
 
 
 @pytest.mark.parametrize("name", SWAPPING)

@@ -356,7 +356,7 @@ def test_a_model_whose_output_size_is_wrong(given):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"recipe": "best"}, "recipe: 'best' is not one of paper"),
+        ({"recipe": "best"}, "recipe: 'best' is not one of strong, paper"),
         ({"task": "edge"}, "task: 'edge' is not one of node, link, graph"),
         ({"metric": "acc"}, "metric: 'acc' is not one of accuracy"),
         ({"exchange": {"M": 3}}, "exchange: 'M' is not one of bins, channels"),

@@ -84,7 +84,7 @@ def test_the_lines_of_a_table_are_lines_that_methods_give(tmp_path):
     """Else a line would be left out of a table without a word."""
     folder = str(csv_folder(tmp_path / "graph"))
     settings = {"epochs": 1, "views": ["mask:0.3"] * 4}
-    methods = (*base.COMPARED, "adaptive-weighting", "decorr")
+    methods = (*base.COMPARED, "adaptive-weighting", "decorr", "functional", "strong")
     [block] = blocks([Job("gcn", folder, folder, "gcn", methods, seeds=1, settings=settings)])
     given = {c.method for c in base.compute(block, "cpu", None)[0]}
     for experiment in EXPERIMENTS.values():

@@ -1,0 +1,406 @@
+"""The recipe `strong`: what ships and why, soft targets by hand, and populations against networks trained alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.data import Data
+
+import akegnn
+import small
+from akegnn import runs
+from akegnn.backbones import GCN
+from akegnn.population import Population, Replica
+from akegnn.settings import Training
+from akegnn.tasks import make_task
+from akegnn.training import Targets, Trainer, softened
+from akegnn.views import DropEdges, Original, Subgraph
+from small import Net, exact, graph, graphs, masked, refusal, same, still
+
+CANDIDATES = ["after exchange", "base", "merged, trained again", "merged, taught", "new, taught"]
+CANDIDATES += ["merged, trained on fewer edges"]
+
+
+def fit(data: Any = None, model: Any = "gcn", **given: Any) -> akegnn.Result:
+    return small.fit(data, model, **{"recipe": "strong", **given})
+
+
+def accuracy(model: nn.Module, data: Data, nodes: list[int]) -> float:
+    with torch.no_grad():
+        return float((model(data.x, data.edge_index).argmax(1) == data.y)[nodes].double().mean())
+
+
+def parted(**given: Any) -> tuple[Data, list[int], list[int]]:
+    val, test = list(range(20, 40)), list(range(40, 60))
+    return masked(graph(**given), train=list(range(20)), val=val, test=test), val, test
+
+
+def quiet(**given: Any) -> dict[str, Any]:
+    return {"model_args": {"dropout": 0.0, "hidden_channels": 6}, "epochs": 6, **given}
+
+
+# ---- what ships ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_candidate_with_the_best_validation_score_ships(seed: int) -> None:
+    data, val, test = parted()
+    result = fit(data, baseline=True, seed=seed, epochs=4)
+    lines = {s.name: s for s in result.scores}
+    tried = [lines[n] for n in CANDIDATES if n in lines]
+    assert len(tried) == 5
+    best = max(s.validation for s in tried)
+    assert result.score().validation == best
+    assert result.score().test in {s.test for s in tried if s.validation == best}
+    assert accuracy(result.model, data, val) == pytest.approx(result.score().validation)
+    assert accuracy(result.model, data, test) == pytest.approx(result.score().test)
+    assert result.settings.recipe == "strong"
+    assert result.settings.exchange.strategy == "functional"
+    assert result.score().passes == 1
+    assert all(s.target_channel is not None for s in result.swaps)
+
+
+def test_it_is_the_default_and_repeats() -> None:
+    data, _, _ = parted()
+    first, second = (akegnn.fit(data, epochs=3, device="cpu") for _ in range(2))
+    assert len(first.settings.views) == 4
+    assert all(v["kind"] == "drop-edges" and v["resample"] == "epoch" for v in first.settings.views)
+    assert same(first.model, second.model)
+    assert first.swaps == second.swaps
+
+
+def test_several_seeds_and_splits_are_as_one_at_a_time() -> None:
+    data = graph()
+    every = fit(data, **quiet(seeds=2, splits=2, baseline=True))
+    assert len(every.results) == 4
+    for one in every.results:
+        alone = fit(data, **quiet(seed=one.settings.seed, split=one.settings.split, baseline=True))
+        for part in ("validation", "test"):
+            mine, its = ({s.name: getattr(s, part) for s in r.scores} for r in (one, alone))
+            assert mine == pytest.approx(its)
+        for a, b in zip(one.model.parameters(), alone.model.parameters(), strict=True):
+            assert torch.allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat", "sgc"])
+def test_links(model: str) -> None:
+    result = fit(task="link", model=model, epochs=2, baseline=True)
+    lines = {s.name: s for s in result.scores}
+    assert "merged, trained on fewer edges" in lines
+    assert "merged, taught" not in lines
+    assert result.score().validation == max(lines[n].validation for n in CANDIDATES if n in lines)
+
+
+def test_graphs() -> None:
+    result = fit(graphs(), epochs=2, baseline=True)
+    lines = {s.name: s for s in result.scores}
+    assert result.score().validation == max(lines[n].validation for n in CANDIDATES if n in lines)
+    assert fit(graphs(), "gin", epochs=2, seeds=2).results
+
+
+@pytest.mark.parametrize("model", ["unet", "gcnii-dense", "dgi", "grand", "jknet-max"])
+def test_other_backbones(model: str) -> None:
+    """Also one that has no exchange by function: it goes on with the best network of phase 1."""
+    data, _, _ = parted()
+    args = {"num_layers": 2} if model == "gcnii-dense" else {}
+    result = fit(data, model, epochs=2, baseline=True, model_args={"hidden_channels": 4, **args})
+    lines = {s.name: s for s in result.scores}
+    assert result.score().validation == max(lines[n].validation for n in CANDIDATES if n in lines)
+    if model == "unet":
+        assert not result.swaps
+        assert lines["after exchange"].validation == max(s.validation for n, s in lines.items() if "view" in n)
+
+
+def test_networks_already_trained() -> None:
+    data, val, _ = parted()
+    networks = [still("gcn", hidden_channels=6) for _ in range(3)]
+    before = copy.deepcopy(networks)
+    result = fit(data, models=networks, views=None)
+    names = [s.name for s in result.scores]
+    assert "new, taught" not in names
+    assert "base" not in names
+    assert "merged, taught" in names
+    assert all(same(n, b) for n, b in zip(networks, before, strict=True))
+    assert accuracy(result.model, data, val) == pytest.approx(result.score().validation)
+
+
+def test_another_strategy_can_be_given() -> None:
+    result = fit(exchange={"strategy": "adaptive"}, baseline=True)
+    assert {s.correlation is not None for s in result.swaps} == {True}
+    lines = {s.name: s for s in result.scores}
+    assert result.score().validation == max(lines[n].validation for n in CANDIDATES if n in lines)
+
+
+def test_the_paper_may_exchange_by_function() -> None:
+    result = fit(recipe="paper", exchange={"strategy": "functional"})
+    assert [s.name for s in result.scores][-2:] == ["AKE", "AKE network 2"]
+    assert all(s.correlation is None for s in result.swaps)
+
+
+class Stiff(nn.Module):
+    """Its one layer is added to the features, so that nothing can be merged."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(in_channels, 6), nn.Linear(6, in_channels), nn.Linear(5, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.c(x + self.b(self.a(x).relu()).relu())
+
+
+class Tied(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.first = self.again = nn.Linear(in_channels, 6)
+        self.last = nn.Linear(6, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.last(self.first(x).relu())
+
+
+class Attention(pyg.GAT):
+    """Of the second version, which has two weights to a layer."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, 4, 2, out_channels, v2=True)
+
+
+@pytest.mark.parametrize("model", [Stiff, Tied, Attention])
+def test_a_model_that_cannot_be_merged_is_trained_all_the_same(model: Any) -> None:
+    result = fit(model=model)
+    assert result.score().passes == 1
+    assert result.score().validation >= result.score("merged, trained again").validation
+
+
+# ---- width -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_narrower_network_ships_and_comes_back(several: bool, tmp_path: Any) -> None:
+    data, val, _ = parted()
+    result = fit(data, exchange={"channels": 4}, **({"seeds": 2} if several else {}))
+    one = result.best if several else result
+    assert one.model.convs[0].lin.weight.shape == (4, 5)
+    assert one.settings.exchange.width == 4
+    assert accuracy(one.model, data, val) == pytest.approx(one.score().validation)
+    assert {s.target_channel for s in one.swaps} == set(range(4))
+    assert max(s.source_channel for s in one.swaps) < 16
+    result.save(tmp_path / "run")
+    back = runs.load(tmp_path / "run")
+    assert same(back.model, one.model)
+    with torch.no_grad():
+        assert torch.equal(back.model(data.x, data.edge_index), one.model.eval()(data.x, data.edge_index))
+    assert back.metrics["parameters"] == sum(p.numel() for p in one.model.parameters())
+
+
+@pytest.mark.parametrize("model", ["appnp", "jknet-cat", "gcnii", "grand", "gin", "gcn-res", "sage", "mixhop", "dgi"])
+def test_backbones_can_be_narrower(model: str, tmp_path: Any) -> None:
+    args = {"hidden_channels": 4} | ({"num_layers": 2} if model in ("gcnii", "gcn-res") else {})
+    result = fit(model=model, epochs=2, exchange={"width": 2}, model_args=args)
+    like = akegnn.backbones.BACKBONES[model](5, 3, **{**args, "hidden_channels": 2})
+    assert [p.shape for p in result.model.parameters()] == [p.shape for p in like.parameters()]
+    result.save(tmp_path / "run")
+    assert same(runs.load(tmp_path / "run").model, result.model)
+
+
+def test_a_width_that_cannot_be_is_refused_before_training() -> None:
+    seen: list[object] = []
+    for given in (
+        {"model": "gat", "exchange": {"channels": 4}},
+        {"model": "sgc", "exchange": {"width": 4}},
+        {"model": Net, "model_args": {"width": 8}, "exchange": {"width": 4}},
+        {"exchange": {"width": 4, "strategy": "adaptive"}},
+        {"recipe": "paper", "exchange": {"width": 4}},
+        {"exchange": {"width": 1000}},
+        {"exchange": {"width": -1}},
+    ):
+        assert refusal(lambda given=given: fit(on_epoch=seen.append, **given))  # type: ignore[misc]
+    assert not seen
+
+
+# ---- soft targets ----------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_on_soft_targets_by_hand() -> None:
+    data, _, _ = parted()
+    task = make_task(data)
+    g = torch.Generator().manual_seed(0)
+    out, soft = torch.randn(60, 3, generator=g), torch.randn(60, 3, generator=g).softmax(1)
+    log = out - out.exp().sum(1, keepdim=True).log()
+    hard = -log[torch.arange(20), data.y[:20]].mean()
+    learned = -(soft * log).sum(1).mean()
+    for weight in (0.0, 0.25, 0.9, 1.0):
+        loss = task.loss(out, softened(task.data, Targets(soft, weight)))
+        assert float(loss) == pytest.approx(float((1 - weight) * hard + weight * learned), rel=1e-5)
+    assert float(task.loss(out, softened(task.data, None))) == pytest.approx(float(hard), rel=1e-5)
+    assert "soft" not in task.data
+
+
+def step(model: nn.Module, data: Data, lr: float = 0.1) -> None:
+    model.train()
+    loss = nn.functional.cross_entropy(model(data.x, data.edge_index)[data.train_mask], data.y[data.train_mask])
+    grads = torch.autograd.grad(loss, list(model.parameters()))
+    with torch.no_grad():
+        for p, grad in zip(model.parameters(), grads, strict=True):
+            p -= lr * grad
+
+
+def test_an_own_loop_that_asks_for_targets_gets_the_teachers_mean() -> None:
+    data, _, _ = parted()
+    teachers: list[nn.Module] = []
+    got: list[Tensor] = []
+
+    def loop(model: nn.Module, seen: Data, phase: str, targets: Tensor | None) -> None:
+        if targets is not None:
+            assert phase == "re-training"
+            got.append(targets)
+        step(model, seen)
+        if phase == "individual":
+            teachers.append(copy.deepcopy(model).eval())
+
+    result = fit(data, train=loop, model_args={"dropout": 0.0})
+    assert len(teachers) >= 2
+    assert len(got) == 2
+    with torch.no_grad():
+        each = [t(data.x, data.edge_index).exp() for t in teachers[:2]]
+    mean = torch.stack([e / e.sum(1, keepdim=True) for e in each]).mean(0)
+    for targets in got:
+        assert targets.shape == (60, 3)
+        assert torch.allclose(targets.sum(1), torch.ones(60))
+        assert torch.allclose(targets, mean, atol=1e-5)
+        assert not targets.requires_grad
+    assert "merged, taught" in [s.name for s in result.scores]
+
+
+def test_an_own_loop_that_does_not_ask_is_left_alone() -> None:
+    calls = []
+
+    def loop(model: nn.Module, seen: Data) -> None:
+        calls.append(seen.edge_index.shape[1])
+        step(model, seen)
+
+    data, _, _ = parted()
+    result = fit(data, train=loop)
+    names = [s.name for s in result.scores]
+    assert "merged, taught" not in names
+    assert "merged, trained on fewer edges" in names
+    assert min(calls) < data.edge_index.shape[1]
+
+
+def test_an_own_loop_with_a_default_for_targets_also_serves_the_paper() -> None:
+    got = []
+
+    def loop(model: nn.Module, seen: Data, targets: Tensor | None = None) -> None:
+        got.append(targets)
+        step(model, seen)
+
+    fit(train=loop, recipe="paper")
+    assert got == [None] * len(got)
+
+
+# ---- populations are networks trained alone --------------------------------------------------------------------------
+
+
+def awkward(directed: bool) -> Data:
+    """Weighted, with loops, with edges that are there twice, with a node that has none."""
+    data = graph(60)
+    data.x = data.x.double()
+    g = torch.Generator().manual_seed(3)
+    ends = data.edge_index[:, data.edge_index.amax(0) < 59]
+    if directed:
+        ends = ends[:, torch.rand(ends.shape[1], generator=g) < 0.7]
+        ends = ends[:, torch.randperm(ends.shape[1], generator=g)]
+    loops = torch.tensor([[7, 30, 7], [7, 30, 7]])
+    twice = torch.cat([ends[:, :1], ends[:, :1].flip(0)], 1)
+    data.edge_index = torch.cat([ends, loops, twice], 1)
+    data.edge_weight = torch.rand(data.edge_index.shape[1], generator=g, dtype=torch.float64) + 0.5
+    return data
+
+
+def soft_of(seed: int) -> Targets:
+    g = torch.Generator().manual_seed(100 + seed)
+    return Targets(torch.randn(60, 3, generator=g, dtype=torch.float64).softmax(1), 0.7)
+
+
+VIEWS = {
+    "dropedge": lambda: DropEdges(0.4, resample="epoch"),
+    "subgraph": lambda: Subgraph(0.3, resample="epoch"),
+    "walk": lambda: Subgraph(0.3, method="walk", resample="epoch"),
+    "once": lambda: DropEdges(0.4),
+    "original": Original,
+}
+
+
+@pytest.mark.parametrize("splits", [False, True], ids=["one split", "two splits"])
+@pytest.mark.parametrize("kind", ["plain", "directed", "undirected"])
+@pytest.mark.parametrize("view", VIEWS)
+def test_soft_targets_and_edges_drawn_anew_are_as_trained_alone(view: str, kind: str, splits: bool) -> None:
+    if kind == "plain":
+        data = graph()
+        data.x = data.x.double()
+    else:
+        data = awkward(kind == "directed")
+    trainer = Trainer(make_task(data), Training(epochs=4, lr=0.05, weight_decay=1e-3))
+
+    def factory() -> nn.Module:
+        return exact("gcn")
+
+    replicas = [
+        Replica(s, "n", VIEWS[view](), s % 2 if splits else 0, soft_of(s) if s != 2 or splits else soft_of(0))
+        for s in range(3)
+    ]
+    population = Population(factory, [0, 1, 2], "n")
+    alone = [population.module(k) for k in range(3)]
+    population.train(trainer, replicas, "individual")
+    for k, (model, r) in enumerate(zip(alone, replicas, strict=True)):
+        own = Trainer(trainer.task.at(r.split or 0), trainer.settings)
+        own.train(model, r.view, "individual", "n", r.seed, r.targets)
+        for name, value in model.state_dict().items():
+            assert torch.allclose(population.state_dict(k)[name], value, atol=1e-8), name
+
+
+@pytest.mark.parametrize("name", ["gat", "appnp", "jknet-max", "gcnii", "gin", "sage", "mixhop"])
+def test_other_backbones_with_edges_drawn_anew_are_as_trained_alone(name: str) -> None:
+    data = awkward(directed=True)
+    trainer = Trainer(make_task(data), Training(epochs=3, lr=0.05))
+    population = Population(lambda: exact(name), [0, 1], "n")
+    alone = [population.module(k) for k in range(2)]
+    replicas = [Replica(s, "n", DropEdges(0.4, resample="epoch"), None, soft_of(s)) for s in range(2)]
+    population.train(trainer, replicas, "individual")
+    for k, (model, r) in enumerate(zip(alone, replicas, strict=True)):
+        trainer.train(model, r.view, "individual", "n", r.seed, r.targets)
+        for key, value in model.state_dict().items():
+            assert torch.allclose(population.state_dict(k)[key], value, atol=1e-7), key
+
+
+def test_replicas_learn_from_targets_of_their_own() -> None:
+    """The same seed and view with other targets gives another network; with none, the labels alone."""
+    data = graph()
+    data.x = data.x.double()
+    trainer = Trainer(make_task(data), Training(epochs=3))
+    found = []
+    for targets in (soft_of(0), soft_of(1), None):
+        population = Population(lambda: exact("gcn"), [0], "n")
+        population.train(trainer, [Replica(0, "n", Original(), None, targets)], "individual")
+        found.append(population.module(0))
+    assert not same(found[0], found[1])
+    assert not same(found[0], found[2])
+
+
+def test_a_view_may_be_used_on_several_graphs() -> None:
+    """What a view remembers of a graph must not be applied to another."""
+    view, g = DropEdges(0.5), torch.Generator()
+    for data in (graph(60), graph(30), graph(60)):
+        drawn = view(data, g.manual_seed(1))
+        fresh = DropEdges(0.5)(data, g.manual_seed(1))
+        assert torch.equal(drawn.edge_index, fresh.edge_index)
+    assert view == DropEdges(0.5)
+    assert copy.deepcopy(view) == view
+    assert isinstance(still("gcn"), GCN)
