@@ -32,7 +32,7 @@ from akegnn.models import find_class
 from akegnn.tasks import LinkTask
 from small import Net, csv_folder, fit, graph, graphs, masked, same
 
-QUICK = ["--epochs", "3", "--view", "mask", "--view", "original", "--device", "cpu"]
+QUICK = ["--recipe", "paper", "--epochs", "3", "--view", "mask", "--view", "original", "--device", "cpu"]
 OWN = ["--model", "small:Net", "--model-arg", "width=4"]
 
 
@@ -325,7 +325,7 @@ def test_a_saved_graph_that_is_wrong(refused, tmp_path, data, says):
         (["--view", "blur"], "view: 'blur' is not one of mask"),
         (["--view", "mask:lots"], "view 'mask:lots': the rate after ':' must be a number"),
         (["--resample", "daily"], "MaskFeatures: resample must be"),
-        (["--recipe", "best"], "recipe: 'best' is not one of paper"),
+        (["--recipe", "best"], "recipe: 'best' is not one of strong, paper"),
         (["--metric", "acc"], "metric: 'acc' is not one of accuracy"),
         (["--metric", "roc_auc"], "metric: "),
         (["--task", "link", "--metric", "f1"], "metric: "),

@@ -34,13 +34,14 @@ def demo(tmp_path_factory):
     return folder / "runs" / "demo", folder / "runs" / "demo-predictions.csv", ran[0]
 
 
-VIEWS = ("1: mask", "2: corrupt", "3: drop-edges", "4: subgraph")
+VIEWS = tuple(f"{k}: drop-edges" for k in range(1, 5))
+WAYS = ("merged, trained again", "merged, taught", "new, taught")
 
 
 def test_the_table(demo):
     folder, _, ran = demo
     run = akegnn.load(folder)
-    names = ["base", *(f"view {v}" for v in VIEWS), "ensemble", "AKE"]
+    names = ["base", *(f"view {v}" for v in VIEWS), "ensemble", "after exchange", *WAYS, "AKE"]
     scores = {s["name"]: s for s in run.metrics["scores"]}
     for name in names:
         (line,) = [x for x in ran.stdout.splitlines() if re.search(rf"[│|]\s*{re.escape(name)}\s*[│|]", x)]
@@ -57,10 +58,10 @@ def test_the_table(demo):
 
 def test_progress_without_a_terminal_is_plain_lines(demo):
     lines = demo[2].stderr.splitlines()
-    assert len(lines) == 9
-    assert lines[0].startswith("[1/9] individual, base: 200 epochs")
+    assert len(lines) == 8
+    assert lines[0].startswith("[1/8] individual, base: 200 epochs")
     assert all(f"individual, {v}:" in line for v, line in zip(VIEWS, lines[1:5], strict=True))
-    assert all(f"re-training, {v}:" in line for v, line in zip(VIEWS, lines[5:], strict=True))
+    assert all(f"re-training, {w}:" in line for w, line in zip(WAYS, lines[5:], strict=True))
 
 
 def test_the_folder_loads_and_predicts_what_the_command_predicted(demo):
@@ -82,7 +83,7 @@ def test_the_folder_loads_and_predicts_what_the_command_predicted(demo):
 
 def test_what_the_demo_ran_with_is_the_recipe(demo):
     settings = akegnn.load(demo[0]).settings
-    assert (settings.data, settings.task, settings.model, settings.recipe) == ("digits", "node", "gcn", "paper")
-    assert [v["kind"] for v in settings.views] == ["mask", "corrupt", "drop-edges", "subgraph"]
-    assert (settings.exchange.channels, settings.exchange.bins, settings.exchange.iterations) == (5, 10, 3)
+    assert (settings.data, settings.task, settings.model, settings.recipe) == ("digits", "node", "gcn", "strong")
+    assert [(v["kind"], v["resample"]) for v in settings.views] == [("drop-edges", "epoch")] * 4
+    assert settings.exchange.strategy == "functional"
     assert sorted(p.name for p in demo[0].iterdir() if p.name.startswith(("UN", "."))) == []

@@ -31,7 +31,7 @@ def nets(count=2, width=4):
 @pytest.fixture(scope="module")
 def paper():
     """The recipe as it is, with few epochs."""
-    return akegnn.fit(data(), epochs=4, device="cpu")
+    return akegnn.fit(data(), recipe="paper", epochs=4, device="cpu")
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_views_that_cannot_be_used(given, message):
 def test_given_networks_are_not_changed_and_not_trained_before_the_exchange():
     given = nets(4)
     before = copy.deepcopy(given)
-    result = akegnn.fit(data(), models=given, epochs=2, device="cpu")
+    result = akegnn.fit(data(), models=given, recipe="paper", epochs=2, device="cpu")
     assert all(same(a, b) for a, b in zip(given, before, strict=True))
     assert all(m.training for m in given), "their mode is theirs too"
     assert {e.phase for e in result.history} == {"re-training"}
@@ -188,7 +188,7 @@ def test_the_exchange_is_that_of_the_library_on_its_own():
 
 
 def test_fewer_networks_than_views_take_the_first_of_them():
-    result = akegnn.fit(data(), models=nets(2), epochs=1, device="cpu")
+    result = akegnn.fit(data(), models=nets(2), recipe="paper", epochs=1, device="cpu")
     assert [v["kind"] for v in result.settings.views] == ["mask", "corrupt"]
 
 

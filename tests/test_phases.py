@@ -72,6 +72,7 @@ def test_what_several_methods_need_is_trained_once(trainings):
     # Of their own: AKE (called twice) and weighting train again; methods without two phases train as long as both.
     assert {k: v for k, v in counts.items() if k not in once} == {
         **{("re-training", (name,), 2): 3 for name in NAMES},
+        **{("re-training", (name,), 2): 1 for name in ("merged, trained again", "merged, taught", "new, taught")},
         ("individual", tuple(NAMES), 4): 1,
         ("individual", ("decorr",), 4): 1,
         ("individual", ("base",), 4): 1,

@@ -352,11 +352,12 @@ def test_given_models_have_no_splits():
     refusal(lambda: akegnn.fit(columns(graph()), models=models, splits=2, **FIT))
 
 
+@pytest.mark.parametrize("recipe", ["paper", "strong"])
 @pytest.mark.parametrize("task", ["link", "graph"])
-def test_links_and_graphs_fitted_on_several_splits(task):
+def test_links_and_graphs_fitted_on_several_splits(task, recipe):
     data = graph64() if task == "link" else folds()
     factory = network(outputs=8) if task == "link" else network("gin", inputs=4, outputs=2, pool=True)
-    given = {**FIT, "epochs": 2, "task": task}
+    given = {**FIT, "epochs": 2, "task": task, "recipe": recipe}
     found = akegnn.fit(data, factory, splits=2, seeds=2, **given)
     assert [(r.settings.split, r.settings.seed) for r in found.results] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     for r in found.results:
