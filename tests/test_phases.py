@@ -115,7 +115,7 @@ def test_methods_do_not_disturb_one_another():
     assert sorted(forwards) == sorted(backwards)
     for method in ("ensemble-ft", "averaging"):
         assert all(line in forwards for line in told(make(**QUICK), method))
-    assert len(forwards) == len({line[0] for line in forwards}) == 21
+    assert len(forwards) == len({line[0] for line in forwards}) == 27
 
 
 def test_what_is_shared_stays_as_it_is():

@@ -474,7 +474,7 @@ def test_tracking_changes_no_bit(tracked):
 
 # ---- the command -----------------------------------------------------------------------------------------------------
 
-QUICK = ["--epochs", "3", "--view", "mask", "--view", "original", "--device", "cpu"]
+QUICK = ["--recipe", "paper", "--epochs", "3", "--view", "mask", "--view", "original", "--device", "cpu"]
 
 
 @pytest.fixture

@@ -542,6 +542,7 @@ def test_a_network_trains_on_what_was_drawn(resample, different):
         graph(features=40),
         models=[Spy(40, 3, 4)],
         views=[MaskFeatures(0.5, resample=resample)],
+        recipe="paper",
         epochs=5,
         device="cpu",
     )

@@ -254,10 +254,14 @@ def train(
             raise AkeError(f"{folder}: holds a finished run with other settings; choose another --out or delete it")
         print(f"akegnn: {folder} holds this very run, finished; nothing to do", file=sys.stderr)
         metrics = json.loads((folder / "metrics.json").read_text())
-        _show_scores(metrics["scores"], metrics["metric"], metrics["floor"], folder, as_json)
+        shipped = metrics.get("shipped", "")
+        _show_scores(metrics["scores"], metrics["metric"], metrics["floor"], folder, as_json, shipped)
         _report_failures(metrics["failures"])
         return
-    trainings = int(s.baseline) + 2 * len(s.views)
+    again, base = len(s.views), s.baseline
+    if s.recipe == "strong":  # the candidates; the base is one of them
+        again, base = 3 if s.task == "node" else 2, s.baseline or not s.exchange.width
+    trainings = int(base) + len(s.views) + again
     display = Display(trainings, quiet)
     with runs.writing(folder, s) as writing, ExitStack() as stack:
         places = {"tensorboard": (tensorboard_dir / folder.name) if tensorboard_dir else writing / "tensorboard"}
@@ -275,7 +279,7 @@ def train(
             tracker.finish(result)
     one = result.best if isinstance(result, Results) else result
     lines: Sequence[Any] = result.summary() if isinstance(result, Results) else result.scores
-    _show_scores([dataclasses.asdict(x) for x in lines], one.metric, one.floor, folder, as_json)
+    _show_scores([dataclasses.asdict(x) for x in lines], one.metric, one.floor, folder, as_json, one.shipped)
     _report_failures(result.failures if isinstance(result, Results) else [])
 
 
@@ -721,7 +725,9 @@ def _predict_links(network: nn.Module, task: LinkTask, graph: Data, pairs: Path 
     ]
 
 
-def _show_scores(scores: list[dict[str, Any]], metric: str, floor: float | None, folder: Path, as_json: bool) -> None:
+def _show_scores(
+    scores: list[dict[str, Any]], metric: str, floor: float | None, folder: Path, as_json: bool, shipped: str
+) -> None:
     if as_json:
         print(json.dumps({"metric": metric, "floor": floor, "folder": str(folder), "scores": scores}))
         return
@@ -758,7 +764,8 @@ def _show_scores(scores: list[dict[str, Any]], metric: str, floor: float | None,
             f"{scores[0]['n']} seeds; mean, standard deviation and 95 % interval of the mean", highlight=False
         )
     console.print("passes: forward passes that a prediction costs; seconds: of training that it took", highlight=False)
-    console.print(f"AKE is the network in {folder}/model.safetensors", soft_wrap=True, highlight=False)
+    which = f" ({shipped})" if shipped else ""
+    console.print(f"AKE is the network in {folder}/model.safetensors{which}", soft_wrap=True, highlight=False)
 
 
 def _report_failures(failures: list[str]) -> None:

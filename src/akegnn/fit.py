@@ -78,7 +78,7 @@ class Result:
     """What :func:`fit` gives back."""
 
     model: nn.Module  # the network that ships: the first of the ring
-    networks: list[nn.Module]  # all of the ring
+    networks: list[nn.Module]  # all of the ring; of the recipe `strong`, the one that ships
     scores: list[Score]  # base, each view, ensemble, AKE, and AKE's other networks
     swaps: list[Swap]
     history: list[Epoch]
@@ -88,6 +88,7 @@ class Result:
     sizes: dict[str, int]  # of the splits
     map: ChannelMap
     classes: list[str] | None = None  # their names, where the data has them
+    shipped: str = ""  # which candidate it is, where the recipe has several
     evidence: dict[str, Any] | None = field(default=None, repr=False)  # of the network that ships, see akegnn.evidence
 
     def score(self, name: str = "AKE") -> Score:
@@ -349,7 +350,9 @@ class Plan:
             own, alone = replace(several, split=split, seed=seed), bench.task.alone(k)
             scores = [Score(x.name, x.validation[k], x.test[k], x.passes, x.seconds[k]) for x in lines]
             rest = (own, alone.metric_name, alone.floor(), dict(alone.sizes), found, alone.example.get("classes"))
-            results.append(Result(final[0], final, scores, moved_in[k], [] if many else bench.history, *rest))
+            result = Result(final[0], final, scores, moved_in[k], [] if many else bench.history, *rest)
+            result.shipped = made.shipped[k] if made.shipped else ""
+            results.append(result)
         every = Results(results, several, list(bench.failed.values()), bench.history)
         if results:  # of the one that ships: pages show no other
             best = every.best

@@ -312,9 +312,10 @@ class _Merge:
     def unit(self, layer: Layer) -> int:
         """Channels that can only move together: those of a head."""
         module = self.modules[0].get_submodule(_site_name(self.modules[0], layer.weights[0].name))
+        if "att" not in "".join(rule_of(module).travels):  # type: ignore[union-attr]
+            return 1
         heads = int(getattr(module, "heads", 1))
-        whole = heads > 1 and getattr(module, "concat", True)
-        return layer.channels // heads if whole else 1
+        return layer.channels // heads if heads == 1 or getattr(module, "concat", True) else 1
 
     def start(self, network: int, layer: str, slot: Slot) -> int:
         """Where the columns of a layer begin in a tensor of a working copy, of which earlier ones have new widths."""

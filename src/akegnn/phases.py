@@ -49,6 +49,7 @@ class Made:
     lines: list[Line]
     networks: list[Networks]
     swaps: list[Swap]
+    shipped: list[str] = field(default_factory=list)  # by cell: which candidate it is, where there are several
     exchanged: dict[str, Tensor] | None = None  # the first network right after the exchange, where it is of that shape
 
 
@@ -250,6 +251,11 @@ class Bench:
         """The scores of predictions."""
         validation, test = (self.task.scores(predictions, part).tolist() for part in ("val", "test"))
         return Line(name, validation, test, passes, passes * self.parameters, list(seconds))
+
+    def measure(self, name: str, network: Networks) -> Line:
+        """The scores of a network, which may be of another width."""
+        size = sum(p.numel() for p in network.population.template.parameters())
+        return replace(self.line(name, self.predict(network), network.seconds), parameters=size)
 
     def combine(self, predictions: Sequence[Tensor]) -> Tensor:
         """The majority vote of several networks, cell by cell."""

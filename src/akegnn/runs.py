@@ -157,6 +157,7 @@ def write(result: Result | Results, folder: Path) -> None:
         "splits": shown.sizes,
         "classes": shown.classes,
         "scores": [dataclasses.asdict(s) for s in (result.summary() if isinstance(result, Results) else shown.scores)],
+        "shipped": shown.shipped,
         "seed_of_model": shown.settings.seed,
         "split_of_model": shown.settings.split,
         "failures": [] if isinstance(result, Result) else result.failures,

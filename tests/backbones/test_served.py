@@ -49,6 +49,7 @@ def test_from_views_to_one_network(name, task):
         data_of(task),
         name,
         task=task,
+        recipe="paper",
         model_args=arguments(name, task),
         views=VIEWS,
         epochs=15 if task != "graph" else 10,

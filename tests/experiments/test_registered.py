@@ -88,8 +88,9 @@ def test_the_lines_of_a_table_are_lines_that_methods_give(tmp_path):
     [block] = blocks([Job("gcn", folder, folder, "gcn", methods, seeds=1, settings=settings)])
     given = {c.method for c in base.compute(block, "cpu", None)[0]}
     for experiment in EXPERIMENTS.values():
-        if all(j.compute is None for j in experiment.jobs()) and experiment.name not in ("strong", "strong-tasks"):
-            assert set(experiment.shown) <= given, experiment.name
+        if all(j.compute is None for j in experiment.jobs()):
+            # At links and graphs nothing is taught; this is a run at nodes.
+            assert set(experiment.shown) - {"merged, trained on fewer edges"} <= given, experiment.name
             assert experiment.base in given
     assert set(LINES) <= given
 

@@ -18,7 +18,7 @@ def make(bench: Bench, networks: list[Networks]) -> Made:
     exchanged = networks[0].copy().population.state if not bench.exchange.width else None
     found = [bench.line("after exchange", bench.predict(networks[0]), total(networks))]
     bench.again(networks, "re-training")
-    return Made([*found, *lines(bench, networks, "AKE")], networks, swaps, exchanged)
+    return Made([*found, *lines(bench, networks, "AKE")], networks, swaps, exchanged=exchanged)
 
 
 def lines(bench: Bench, networks: list[Networks], name: str) -> Iterator[Line]:

@@ -5,13 +5,14 @@ How each part was chosen, on validation scores of random splits: docs/recipe.md.
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
-from ..errors import AkeError
+from ..errors import AkeError, RunFailed
 from ..exchange import Swap
 from ..phases import Bench, Line, Made, Networks, total
 from ..training import Targets
@@ -23,28 +24,36 @@ RATE = 0.3  # of the edges that are left out, anew in every epoch
 
 def strong(bench: Bench) -> Iterator[Line]:
     """The network that ships, and every candidate for it."""
-    yield from make(bench).lines
+    names = {"AKE": "strong", "after exchange": "merged"}  # beside the method `ake`, whose lines have these names
+    yield from (replace(line, name=names.get(line.name, line.name)) for line in make(bench).lines)
 
 
 def functional(bench: Bench) -> Iterator[Line]:
     """The networks of phase 1 merged by function, with no training after it; also with half the channels."""
     merged, _ = bench.merge(bench.individual)
-    yield bench.line("by function", bench.predict(merged), merged.seconds)
-    half = max(layer.channels for layer in bench.map.layers if not layer.output) // 2
+    yield bench.measure("by function", merged)
+    half = max((layer.channels for layer in bench.map.layers if not layer.output), default=0) // 2
     if bench.slim is not None and half:
-        merged, _ = bench.merge(bench.individual, bench.slim(half))
-        line = bench.line("by function, half", bench.predict(merged), merged.seconds)
-        yield replace(line, parameters=sum(p.numel() for p in merged.population.template.parameters()))
+        yield bench.measure("by function, half", bench.merge(bench.individual, bench.slim(half))[0])
+
+
+@dataclass
+class Candidate:
+    """A network that may ship."""
+
+    name: str
+    networks: Networks
+    failed: Collection[int] = ()  # cells for which it cannot
 
 
 def make(bench: Bench) -> Made:
     """Merge, train the candidates, and take for each cell the one with the best validation score."""
     teachers = bench.individual
     start, swaps = _start(bench)
-    lines = [bench.line("after exchange", bench.predict(start), start.seconds)]
-    spent, tried = list(start.seconds), [start]
+    lines = [bench.measure("after exchange", start)]
+    spent, tried = list(start.seconds), [Candidate("merged", start)]
     if bench.factory is not None and not bench.exchange.width:
-        tried.append(bench.base)
+        tried.append(Candidate("plain", bench.base))
         spent = [a + b for a, b in zip(spent, bench.base.seconds, strict=True)]
     anew = DropEdges(RATE, resample="epoch")
     soft = _teach(bench, teachers) if _teachable(bench) else None
@@ -56,27 +65,40 @@ def make(bench: Bench) -> Made:
         if bench.factory is not None:
             ways.append(("new, taught", bench.new(bench.names[0], narrow=True), anew, soft))
     for name, begun, view, targets in ways:
-        network = begun.copy()
-        bench.train(network, view, "re-training", name, targets=targets)
-        tried.append(network)
-        lines.append(bench.line(name, bench.predict(network), network.seconds))
-        spent = [s + b - a for s, a, b in zip(spent, begun.seconds, network.seconds, strict=True)]
-    best = choose(bench, tried)
+        candidate = _train(bench, name, begun.copy(), view, targets)
+        tried.append(candidate)
+        lines.append(bench.measure(name, candidate.networks))
+        spent = [s + b - a for s, a, b in zip(spent, begun.seconds, candidate.networks.seconds, strict=True)]
+    best, shipped = choose(bench, tried)
     best.seconds = spent
-    lines.append(bench.line("AKE", bench.predict(best), spent))
-    return Made(lines, [best], swaps, None if bench.exchange.width else start.population.state)
+    lines.append(bench.measure("AKE", best))
+    return Made(lines, [best], swaps, shipped, None if bench.exchange.width else start.population.state)
 
 
-def choose(bench: Bench, networks: Sequence[Networks]) -> Networks:
-    """For each cell the network with the best validation score, then with the lowest validation loss."""
-    predictions = [bench.predict(n) for n in networks]
+def _train(bench: Bench, name: str, network: Networks, view: View, targets: list[Targets] | None) -> Candidate:
+    """One candidate; a cell where its training fails has the others still."""
+    trial = copy.copy(bench)
+    trial.failed = {}
+    try:
+        trial.train(network, view, "re-training", name, targets=targets)
+    except RunFailed as e:
+        bench.say(f"{name}: {e}; going on without it")
+        return Candidate(name, network, range(len(bench.cells)))
+    return Candidate(name, network, trial.failed)
+
+
+def choose(bench: Bench, candidates: Sequence[Candidate]) -> tuple[Networks, list[str]]:
+    """For each cell the candidate with the best validation score, then with the lowest loss; and what it is called."""
+    predictions = [bench.predict(c.networks) for c in candidates]
     scores = torch.stack([bench.task.scores(p, "val") for p in predictions]).cpu()
     losses = torch.stack([bench.task.part_losses(p, "val") for p in predictions]).cpu().double()
-    best = networks[0].copy()
+    best, names = candidates[0].networks.copy(), []
     for k in range(len(bench.cells)):
-        order = sorted(range(len(networks)), key=lambda n: (-float(scores[n, k]), float(losses[n, k])))
-        best.population.load_state_dict(k, networks[order[0]].population.state_dict(k))
-    return best
+        sound = [n for n, c in enumerate(candidates) if k not in c.failed]
+        first = min(sound, key=lambda n: (-float(scores[n, k]), float(losses[n, k])))
+        best.population.load_state_dict(k, candidates[first].networks.population.state_dict(k))
+        names.append(candidates[first].name)
+    return best, names
 
 
 def _start(bench: Bench) -> tuple[Networks, list[Swap]]:
@@ -90,7 +112,7 @@ def _start(bench: Bench) -> tuple[Networks, list[Swap]]:
         if bench.exchange.width:
             raise
         bench.say(f"exchange: {e}; going on with the best network of phase 1")
-        best = choose(bench, bench.individual)
+        best, _ = choose(bench, [Candidate(name, n) for name, n in zip(bench.names, bench.individual, strict=True)])
         best.seconds = total(bench.individual)
         return best, []
 

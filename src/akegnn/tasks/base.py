@@ -122,6 +122,8 @@ class Task(ABC):
 
     def part_losses(self, predictions: Tensor, part: str) -> Tensor:
         """The loss of each replica's prediction, ``[R, ...] -> [R]``."""
+        if self.several:
+            return torch.stack([t.part_loss(p, part) for t, p in zip(self.several, predictions, strict=True)])
         return torch.vmap(lambda p: self.part_loss(p, part))(predictions)
 
     def watched(self) -> Task:
