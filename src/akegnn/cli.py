@@ -33,6 +33,7 @@ from .progress import Display
 from .report import write as write_report
 from .settings import Exchange, Settings, from_toml, unrepeatable
 from .store import Store
+from .strategies import STRATEGIES
 from .tasks import TASKS, LinkTask, make_task
 from .tasks.base import cast, check_graph, precision_of
 from .trackers import TRACKERS, Tracker
@@ -150,9 +151,13 @@ def train(
     optimizer: Annotated[str | None, typer.Option(show_default="Adam", help="A class of torch.optim.")] = None,
     scheduler: Annotated[str | None, typer.Option(help="step:EPOCHS:FACTOR or warmup:EPOCHS.")] = None,
     metric: Annotated[str | None, typer.Option(help="accuracy, f1, roc_auc or average_precision.")] = None,
-    strategy: Annotated[str | None, typer.Option(show_default="adaptive", help="How channels are chosen.")] = None,
+    strategy: Annotated[str | None, typer.Option(show_default="the recipe's", help="How channels are chosen.")] = None,
     channels: Annotated[
-        int | None, typer.Option(show_default="5", help="Channels exchanged per layer and step (M).")
+        int | None,
+        typer.Option(
+            show_default="5; functional: as many as there are",
+            help="Channels exchanged per layer and step (M); for the strategy functional, of the network it makes.",
+        ),
     ] = None,
     bins: Annotated[
         int | None, typer.Option(show_default="10", help="Bins of the histogram behind the entropy (B).")
@@ -336,7 +341,7 @@ def exchange(
     ] = None,
     model_arg: ArgOption = None,
     dataset: Annotated[
-        str | None, typer.Option("--data", help="A graph, where the model needs more than features and edges.")
+        str | None, typer.Option("--data", help="A graph, where the model or the strategy needs one.")
     ] = None,
     strategy: Annotated[str, typer.Option(help="How channels are chosen.")] = Exchange.strategy,
     channels: Annotated[int, typer.Option(help="Channels exchanged per layer (M).")] = Exchange.channels,
@@ -361,6 +366,13 @@ def exchange(
     runs.write_rows(out / "swaps.csv", Swap, swaps)
     if as_json:
         print(json.dumps([dataclasses.asdict(x) for x in swaps]))
+        return
+    if STRATEGIES[strategy].merges:  # both give
+        table = Table("layer", "channel", "from", "channel there", "weights")
+        for x in swaps:
+            origin = ("target", "source")[x.source]
+            table.add_row(x.layer, str(x.target_channel), origin, str(x.source_channel), str(x.scalars))
+        _console().print(table)
         return
     table = Table("layer", "target channel", "source channel", "correlation", "entropy before", "after", "weights")
     for x in swaps:

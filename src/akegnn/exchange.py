@@ -589,7 +589,7 @@ def _merge_modules(
 ) -> list[Swap]:
     batches = [data] if isinstance(data, Data) else list(data or ())
     if not batches:
-        raise AkeError("data: strategy 'functional' needs a graph, to see what channels compute")
+        raise AkeError("data: strategy 'functional' needs a graph, to see what channels compute; pass data= (--data)")
     networks = [target, *sources] if keep else sources
     if not networks:
         raise AkeError("source: at least one network is needed")

@@ -73,7 +73,7 @@ class Score:
     seconds: float  # of training that it took
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """What :func:`fit` gives back."""
 
@@ -103,6 +103,9 @@ class Result:
         from .runs import save  # runs reads and writes results, so it imports this module
 
         return save(self, Path(path))
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         width = max(len(s.name) for s in self.scores)
@@ -136,7 +139,7 @@ class Summary:
     gain_high: float | None = None
 
 
-@dataclass
+@dataclass(repr=False)
 class Results:
     """What :func:`fit` gives back for several seeds."""
 
@@ -181,6 +184,9 @@ class Results:
         from .runs import save
 
         return save(self, Path(path))
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         lines = self.summary()
