@@ -447,12 +447,13 @@ def reproduce(
         raise AkeError(f"reproduce: {name!r} is not one of {', '.join(EXPERIMENTS)}")
     experiment = EXPERIMENTS[name]
     chosen = experiment.chosen(seeds, splits, only or [])
+    refused: list[tuple[str, str]] = []
     with Store(store, create=not render) as kept:
         if render and seeds is None and splits is None:  # whatever is there
             places = {(job.row, job.column) for job in chosen}
             wanted = [b for b in experiments.stored(experiment, kept) if (b.job.row, b.job.column) in places]
         else:
-            wanted = experiments.blocks(chosen, data_root)
+            wanted = experiments.blocks(chosen, data_root, refused)
         report = experiments.Report(0, 0)
         if not render:
             say = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
@@ -464,9 +465,9 @@ def reproduce(
     else:
         print(experiments.to_markdown(experiment, found))
         print(f"akegnn: wrote {', '.join(str(p) for p in paths)}", file=sys.stderr)
-    if report.failed:
-        lines = "; ".join(f"{label}: {error}" for label, error in report.failed)
-        raise RunFailed(f"{len(report.failed)} of {report.all} blocks failed: {lines}")
+    if failed := [*report.failed, *refused]:
+        lines = "; ".join(f"{label}: {error}" for label, error in failed)
+        raise RunFailed(f"{len(failed)} of {report.all + len(refused)} blocks failed: {lines}")
 
 
 @app.command()

@@ -531,3 +531,14 @@ def test_key_is_a_digest_of_all_that_matters(own):
     assert block.key == key_of(block.settings)
     assert block.settings["settings"]["training"]["epochs"] == 2
     assert block.settings["cells"] == ((0, 0), (0, 1))
+
+
+def test_a_job_whose_data_is_not_there_leaves_the_others(tmp_path):
+    here, nowhere = str(csv_folder(tmp_path / "graph")), str(tmp_path / "nowhere")
+    jobs = [Job("gcn", data, data, "gcn", ("single",), seeds=1) for data in (nowhere, here, nowhere)]
+    refused: list[tuple[str, str]] = []
+    assert [b.job.data for b in blocks(jobs, refused=refused)] == [here]
+    assert [label for label, _ in refused] == [f"gcn on {nowhere}"] * 2
+    assert all("nowhere" in why for _, why in refused)
+    with pytest.raises(AkeError, match="nowhere"):  # of all of them
+        blocks(jobs[:1] * 2, refused=[])

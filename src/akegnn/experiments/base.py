@@ -108,11 +108,22 @@ def _names(jobs: Sequence[Job]) -> str:
 # ---- computing -------------------------------------------------------------------------------------------------------
 
 
-def blocks(jobs: Sequence[Job], data_root: str | Path | None = None) -> list[Block]:
-    """All blocks of some jobs; a changed setting, preset or method makes another block."""
-    found = []
+def blocks(
+    jobs: Sequence[Job], data_root: str | Path | None = None, refused: list[tuple[str, str]] | None = None
+) -> list[Block]:
+    """All blocks of some jobs; a changed setting, preset or method makes another block.
+
+    A job that cannot be settled, because its data is not there, is noted in ``refused`` while there are others.
+    """
+    found: list[Block] = []
     for job in jobs:
-        settled = dataclasses.asdict(job.plan("cpu", data_root).settings)
+        try:
+            settled = dataclasses.asdict(job.plan("cpu", data_root).settings)
+        except AkeError as e:
+            if refused is None or (job is jobs[-1] and not found):
+                raise
+            refused.append((job.label, str(e)))
+            continue
         for name in ("seed", "split", "seeds", "splits", "device", "baseline", "splits_drawn"):
             settled.pop(name)
         if not settled["exchange"]["width"]:  # as it was before there was such a thing
