@@ -726,3 +726,18 @@ def test_iterations_start_at_one():
 def test_unknown_layers_are_refused():
     with pytest.raises(AkeError, match="'visible' is not one of all, hidden"):
         exchange(*gcns(2), layers="visible")
+
+
+def test_wide_layers_are_counted_in_parts(monkeypatch):
+    """However few counts may be held at a time, the swaps are the same."""
+    g = torch.Generator().manual_seed(0)
+    stacks = {"w": torch.randn(3, 4, 7, 5, generator=g)}
+    layer = Layer("w", 7, (Slot("w", 0, 7),))
+    found = []
+    for counts in (1 << 27, 1):
+        monkeypatch.setattr(importlib.import_module("akegnn.exchange"), "COUNTS", counts)
+        given = {"w": stacks["w"].clone()}
+        how = {"steps": [(0, 1), (1, 2)], "channels": 3, "seeds": range(4)}
+        found.append((ring(given, [layer], STRATEGIES["adaptive"], **how), given["w"]))
+    assert found[0][0] == found[1][0]
+    assert torch.equal(found[0][1], found[1][1])

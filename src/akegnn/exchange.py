@@ -25,6 +25,7 @@ from .strategies import strategy as named_strategy
 
 TIE = 1e-12
 CPU_BYTES = 12 << 20  # layers worked on together: few enough to stay in the processor's cache
+COUNTS = 1 << 27  # histogram counts held at a time
 GPU_BYTES = 4 << 30  # ... many enough to hide the cost of starting a kernel
 
 
@@ -300,7 +301,12 @@ class Workbench:
 
     def _count_whole(self, ordered: Tensor, edges: Tensor) -> Tensor:
         """Values of the whole layer below each of its edges: ``[G, C, F], [G, Q, B-1] -> [G, Q, B-1]``."""
-        return self._count_below(ordered, edges.flatten(1)).sum(1, dtype=torch.int32).view_as(edges)
+        flat = edges.flatten(1)
+        # A wide layer (the input channels of Cora's features) has thousands of candidates with edges of their own: of
+        # many replicas at once that would be more numbers than fit memory, and more than 32 bits can count.
+        some = max(1, COUNTS // (self.channels * flat.shape[1]))
+        parts = zip(ordered.split(some), flat.split(some), strict=True)
+        return torch.cat([self._count_below(o, e).sum(1, dtype=torch.int32) for o, e in parts]).view_as(edges)
 
 
 # ---- exchanging ------------------------------------------------------------------------------------------------------
