@@ -882,3 +882,31 @@ def test_channels_are_looked_at_where_labels_play_no_part() -> None:
     other = copy.copy(data)
     other.y = one_hot(data.y).argmin(1)
     assert same(merged(networks, data)[0], merged(networks, other)[0])
+
+
+class Beside(nn.Module):
+    """Two layers added up, and a third beside their sum."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.two, self.three = (pyg.GCNConv(5, width) for _ in range(3))
+        self.last = nn.Linear(2 * width, 3)
+
+    def forward(self, x, edge_index):
+        added = (self.one(x, edge_index) + self.two(x, edge_index)).relu()
+        return self.last(torch.cat([added, self.three(x, edge_index).relu()], dim=-1))
+
+
+def test_a_stream_beside_another_layer_at_another_width():
+    """Columns that two layers share are narrowed once: what lies after them is found where it is."""
+    torch.manual_seed(0)
+    source, target = Beside(6).double(), Beside(3).double()
+    with torch.no_grad():  # half of the channels say nothing
+        for layer in (source.one, source.two, source.three):
+            layer.lin.weight[3:] = 0
+            layer.bias[3:] = 0
+    data = graph()
+    data.x = data.x.double()
+    exchange(target, [source], strategy="functional", data=data, keep=False)
+    with torch.no_grad():
+        assert torch.allclose(target(data.x, data.edge_index), source(data.x, data.edge_index), atol=1e-6)

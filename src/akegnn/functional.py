@@ -319,13 +319,12 @@ class _Merge:
 
     def start(self, network: int, layer: str, slot: Slot) -> int:
         """Where the columns of a layer begin in a tensor of a working copy, of which earlier ones have new widths."""
-        place = slot.start
+        moved: dict[int, int] = {}  # by where columns began: those that layers of a residual stream share count once
         for other in self.layer_of[network].values():
             for s in (*other.readers, *other.travels):
                 if s.name == slot.name and s.axis == slot.axis and s.start < slot.start and other.name in self.done:
-                    place += self.width(other.name) - s.size
-                    break
-        return place
+                    moved[s.start] = self.width(other.name) - s.size
+        return slot.start + sum(moved.values())
 
     def width(self, layer: str) -> int:
         return len(self.done[layer]) * self.unit(self.layer_of[0][layer])
