@@ -910,3 +910,24 @@ def test_a_stream_beside_another_layer_at_another_width():
     exchange(target, [source], strategy="functional", data=data, keep=False)
     with torch.no_grad():
         assert torch.allclose(target(data.x, data.edge_index), source(data.x, data.edge_index), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda a, b, d: exchange(a, [], strategy="functional", data=d), "source: at least one"),
+        (lambda a, b, d: exchange(a, b, strategy="functional", data=d.x), "data: must be a graph"),
+        (lambda a, b, d: exchange(a, b, strategy="functional", data=broken(d)), "data.x: contains NaN"),
+        (lambda a, b, d: exchange(a, b, keep=False), "keep: only for strategy 'functional'"),
+        (lambda a, b, d: exchange(a, b, inner=True), "inner: only for strategy 'functional'"),
+        (lambda a, b, d: exchange(Beside(3), Beside(6), strategy="functional", data=d), "one: added to other layers"),
+    ],
+    ids=["no source", "features", "nan", "keep", "inner", "widths of a stream"],
+)
+def test_more_that_is_refused(call, said):
+    assert refusal(lambda: call(Net(5, 3, 4), Net(5, 3, 4), graph())).startswith(said)
+
+
+def broken(data: Data) -> Data:
+    data.x[0, 0] = torch.nan
+    return data

@@ -572,6 +572,8 @@ def exchange(
     sources = [source] if isinstance(source, nn.Module) else list(source)
     if named_strategy(strategy).merges:
         return _merge_modules(target, sources, data, keep, inner)
+    if not keep or inner:
+        raise AkeError(f"{'inner' if keep else 'keep'}: only for strategy 'functional', not for {strategy!r}")
     if len(sources) != 1:
         raise AkeError(f"source: strategy {strategy!r} takes one network, got {len(sources)}; see exchange_ring")
     if data is not None and not isinstance(data, Data):
@@ -593,12 +595,17 @@ def exchange(
 def _merge_modules(
     target: nn.Module, sources: list[nn.Module], data: Data | Sequence[Data] | None, keep: bool, inner: bool
 ) -> list[Swap]:
-    batches = [data] if isinstance(data, Data) else list(data or ())
-    if not batches:
+    batches = [data] if data is None or isinstance(data, Data) else list(data)
+    for batch in batches:
+        if batch is not None and not isinstance(batch, Data):
+            raise AkeError(f"data: must be a graph or a list of them, is a {type(batch).__name__}")
+        if batch is not None and batch.x is not None and not bool(torch.isfinite(batch.x.to_dense()).all()):
+            raise AkeError("data.x: contains NaN or infinite features")
+    if not batches or data is None:
         raise AkeError("data: strategy 'functional' needs a graph, to see what channels compute; pass data= (--data)")
-    networks = [target, *sources] if keep else sources
-    if not networks:
+    if not sources:
         raise AkeError("source: at least one network is needed")
+    networks = [target, *sources] if keep else sources
     modes = [(m, m.training) for n in networks for m in n.modules()]
     found = channel_map(target, batches[0])
     maps = [found if n is target else channel_map(n, batches[0]) for n in networks]

@@ -442,6 +442,8 @@ def plan(
         labels_per_class=labels_per_class,
     )
     problem = problem.to(_device(device))
+    if isinstance(views, str | View):
+        raise AkeError(f"views: must be a list, one for each network, is a {type(views).__name__}")
     shown = [as_view(v) for v in views] if views is not None else RECIPES[recipe].views()
     if not shown:
         raise AkeError("views: at least one is needed")

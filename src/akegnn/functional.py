@@ -729,6 +729,11 @@ def _check(
     for layer in maps[0].layers:
         each = {x.channels for m in maps for x in m.layers if x.name == layer.name}
         heads = int(getattr(modules[0].get_submodule(_site_name(modules[0], layer.weights[0].name)), "heads", 1))
+        if layer.together and len(each) > 1:
+            raise AkeError(
+                f"{layer.name}: added to other layers, so it must be as wide in all networks that are merged "
+                "(keep=False leaves the target out)"
+            )
         if layer.output and each != {wanted[layer.name]}:
             raise AkeError(f"{layer.name}: the networks do not give the same outputs")
         apart = {int(getattr(m.get_submodule(_site_name(m, layer.weights[0].name)), "heads", 1)) for m in modules}

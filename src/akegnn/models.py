@@ -43,6 +43,8 @@ def resolve(
     model: str | type[nn.Module] | Factory, arguments: Mapping[str, Any], task: Task
 ) -> tuple[Factory, str, dict[str, Any]]:
     """A function that builds the model, its name for the record, and the complete arguments it is built with."""
+    if not callable(model) and not isinstance(model, str):
+        raise AkeError(f"model: must be a name, a class or a function that builds one, is a {type(model).__name__}")
     if isinstance(model, nn.Module):
         raise AkeError(
             "model: give a function that builds one, such as `lambda: MyGNN(...)`, not a module: "

@@ -176,11 +176,12 @@ def scores(data: Table, metric: str, lines: int) -> Spec:
     return _spec(26 * lines, layer=[*([single] if seeds else []), *([interval] if "low" in data.columns else []), mean])
 
 
-def curves(field: str, title: str, networks: Sequence[str], present: Sequence[str]) -> Spec:
-    """One line for each network."""
+def curves(field: str, title: str, networks: Sequence[str], present: Sequence[str], dots: bool = False) -> Spec:
+    """One line for each network; with dots where points are so few that a line may be a single one."""
+    points = {"point": {"size": 28}} if dots else {}
     return _spec(
         220,
-        mark={"type": "line", "strokeWidth": 1.6, "interpolate": "linear"},
+        mark={"type": "line", "strokeWidth": 1.6, "interpolate": "linear", **points},
         encoding={
             "x": _x("epoch", "epoch", scale={"nice": False}, axis={"tickMinStep": 1}),
             "y": _x(field, title),

@@ -175,8 +175,9 @@ def _learning(run: Records) -> Section:
         name = phase[:1].upper() + phase[1:]
         present = list(dict.fromkeys(row[0] for row in rows))
         told = f"By epoch, one line for each of {len(present)} networks."
+        few = len(rows) <= 15 * len(present)  # of several seeds, every twentieth epoch is recorded
         for what, field, unit in (("validation score", "validation", "per cent"), ("training loss", "loss", "loss")):
-            drawn.append(Chart(f"{name}: {what}", told, charts.curves(field, unit, networks, present), table))
+            drawn.append(Chart(f"{name}: {what}", told, charts.curves(field, unit, networks, present, few), table))
     text = [] if drawn else ["No epochs were recorded: the networks were trained by a loop of your own, or given."]
     return Section("learning", "How the networks learned", text, charts=drawn)
 

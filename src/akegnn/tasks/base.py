@@ -236,7 +236,9 @@ def whole_labels(labels: Any) -> Tensor:
     if not isinstance(labels, Tensor):
         raise AkeError(f"y: must be a tensor, is a {type(labels).__name__}")
     if labels.is_floating_point() or labels.dim() != 1:
-        raise AkeError(f"y: must be one whole number each, got {labels.dtype} of shape {tuple(labels.shape)}")
+        raise AkeError(
+            f"y: must be one whole number each, got {labels.dtype} of shape {tuple(labels.shape)} (data.y.long()?)"
+        )
     if len(labels) and bool((labels == labels[0]).all()):
         raise AkeError(f"y: only one class ({int(labels[0])}); at least two are needed")
     return labels.long()
@@ -245,7 +247,9 @@ def whole_labels(labels: Any) -> Tensor:
 def check_classes(labels: Tensor, parts: dict[str, Tensor]) -> int:
     """Labels must be whole numbers from 0 on, of at least two classes. Returns the number of classes."""
     if labels.is_floating_point() or labels.dim() != 1:
-        raise AkeError(f"y: must be one whole number each, got {labels.dtype} of shape {tuple(labels.shape)}")
+        raise AkeError(
+            f"y: must be one whole number each, got {labels.dtype} of shape {tuple(labels.shape)} (data.y.long()?)"
+        )
     used = labels[torch.cat(list(parts.values()))]
     if int(used.min()) < 0:
         raise AkeError(f"y: labels must lie from 0 on, found {int(used.min())} in a split")
