@@ -241,9 +241,10 @@ def channel_map(
     except AkeError as e:
         raise AkeError(f"{e}; pass data= (--data)") if given is None and "needs" in str(e) else e from None
     except Exception as e:
+        hint = "; pass data= (--data)" if given is None else ""
         raise AkeError(
             f"{type(model).__name__}: could not be run on a small graph to find its channels "
-            f"({type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}); pass data= (--data)"
+            f"({type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}){hint}"
         ) from e
     traced = [t for site in sites for t in _layers_of(site)]
     _trace(model, data, sites, traced)
