@@ -171,6 +171,8 @@ def test_a_seed_that_fails_leaves_the_others(own, tmp_path):
         report = run(blocks([job(data=own, seeds=3, compute=one_fails)]), kept, "cpu")
         assert report.done == 1
         assert [c.seed for c in kept.cells()] == [0, 2]
+        assert report.failed == [(f"gcn on {own}, split 0, seed 1", "seed 1: the loss became NaN")]
+        assert kept.failures() == report.failed
 
 
 # ---- which jobs ------------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def run(
         say(f"[{report.done + 1}/{report.all}] {block.job.label}: {len(block.cells)} cells ...")
         began = time.perf_counter()
         try:
-            found, history = compute(block, device, data_root)
+            found, history, lost = _compute(block, device, data_root)
         except (AkeError, RuntimeError, MemoryError) as e:
             error = f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}"
             report.failed.append((block.job.label, error))
@@ -174,6 +174,11 @@ def run(
             continue
         seconds = time.perf_counter() - began
         store.add(block.key, block.job.label, block.settings, found, seconds, _memory(device), history)
+        for (split, seed), error in lost:  # these cells alone; the others of the block are fine
+            label = f"{block.job.label}, split {split}, seed {seed}"
+            report.failed.append((label, error))
+            store.fail(f"{block.key} {split} {seed}", label, error)
+            say(f"    failed: split {split}, seed {seed}: {error}")
         report.done += 1
         cells += len(block.cells)
         spent = time.perf_counter() - started
@@ -184,6 +189,14 @@ def run(
 
 def compute(block: Block, device: str, data_root: str | Path | None) -> tuple[list[Cell], list[dict[str, Any]]]:
     """The scores of all methods on all cells of a block, and what was learned on the way."""
+    found, history, _ = _compute(block, device, data_root)
+    return found, history
+
+
+def _compute(
+    block: Block, device: str, data_root: str | Path | None
+) -> tuple[list[Cell], list[dict[str, Any]], list[tuple[tuple[int, int], str]]]:
+    """The same, and which cells failed, with their errors."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     job = block.job
@@ -204,7 +217,8 @@ def compute(block: Block, device: str, data_root: str | Path | None) -> tuple[li
             found.append(Cell(block.key, job.data, job.model, line.name, split, seed, *scores, *cost))
     if not found:
         raise RunFailed(next(iter(bench.failed.values()), "no cell"))
-    return found, [dataclasses.asdict(e) for e in bench.history]
+    lost = [(block.cells[k], error) for k, error in sorted(bench.failed.items())]
+    return found, [dataclasses.asdict(e) for e in bench.history], lost
 
 
 def _memory(device: str) -> int:
