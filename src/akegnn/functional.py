@@ -369,10 +369,10 @@ class _Merge:
 
     def reconstruct_pool(self, site: _Site, layer: Layer) -> None:
         """Every network's own channels of this layer, from the shared layers before it."""
-        for v in range(len(self.states)):
-            mine = self.layer_of[v][layer.name]
-            weights = self.solve(site, layer, [(v, k) for k in range(mine.channels)])
-            self.write(site, layer, weights, [v], mine.channels)
+        counts = [self.layer_of[v][layer.name].channels for v in range(len(self.states))]
+        solved = self.solve(site, layer, [(v, k) for v, n in enumerate(counts) for k in range(n)])
+        for v, weights in enumerate(zip(*(w.split(counts, dim=1) for w in solved), strict=True)):
+            self.write(site, layer, list(weights), [v], counts[v])
 
     def reconstruct_picked(self, site: _Site, layer: Layer) -> None:
         """The picked channels of a later layer of a residual stream, in all copies at once."""
