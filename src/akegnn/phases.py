@@ -153,6 +153,11 @@ class Bench:
         return networks
 
     @cached_property
+    def merged(self) -> tuple[Networks, list[Swap]]:
+        """The networks of phase 1 as one, by function; and which channels it took."""
+        return self.merge(self.individual)
+
+    @cached_property
     def further(self) -> list[Networks]:
         """The networks of phase 1 trained on their views for as long again, without any exchange."""
         return self.again([n.copy() for n in self.individual], "further training")

@@ -35,6 +35,7 @@ from .views import Original, View
 SPARSE_BELOW = 0.1  # share of non-zero features under which sparse products are faster than dense ones
 # Optimizers that treat every number by itself, so that stacked networks do not mix.
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
+DRAWN_AHEAD = 1 << 26  # edges of all replicas whose fate is drawn at once
 LOOK_EVERY = 20  # epochs between looks at whether every replica has stopped: a look makes a GPU wait
 
 
@@ -543,6 +544,15 @@ def _trainable(population: Population) -> dict[str, Tensor]:
     return state
 
 
+def _at_home(graphs: Sequence[Data]) -> list[Data]:
+    """Graphs in main memory, where views are drawn; those that differ in their masks only are one."""
+    moved: dict[int, Data] = {}
+    for graph in graphs:
+        if id(graph.edge_index) not in moved:
+            moved[id(graph.edge_index)] = copy.copy(graph).cpu()
+    return [moved[id(graph.edge_index)] for graph in graphs]
+
+
 class _Inputs:
     """What all replicas are trained on, epoch after epoch."""
 
@@ -556,6 +566,9 @@ class _Inputs:
         self.changes = not self.masked and (bool(self.redraw) or task.new_batches)
         self.seen: list[Any] = []
         self._same: list[_Vectorised] = []
+        self._ahead: list[Tensor] = []
+        if self.masked:
+            self.graphs = _at_home([task.alone(k).data for k in range(len(replicas))])  # type: ignore[attr-defined]
 
     def _only_edges(self) -> bool:
         """Whether views that are drawn anew only leave out edges: then a new draw is a new row of zeros and ones."""
@@ -567,13 +580,28 @@ class _Inputs:
         """Draw the views of the next epoch, where they only leave out edges; everything else stays where it is."""
         if not self.masked:
             return
-        data = [self.task.alone(k).data for k in range(len(self.replicas))]  # type: ignore[attr-defined]
-        kept = [r.view.kept(d, g) for r, d, g in zip(self.replicas, data, self.views, strict=True)]
         if not self._same:
             self._same = [self._with_all_edges()]
-        weight = data[0].get("edge_weight")
-        rows = torch.stack(kept).to(self._weight.dtype)  # type: ignore[arg-type]
+        if not self._ahead:
+            self._ahead = self._draw_ahead()
+        weight = self.task.alone(0).data.get("edge_weight")  # type: ignore[attr-defined]
+        rows = self._ahead.pop()
         self._weight.copy_(rows if weight is None else rows * weight)
+
+    def _draw_ahead(self) -> list[Tensor]:
+        """Which edges are kept in the epochs to come, ``[R, E]`` of each, the next one last.
+
+        Several epochs are drawn and moved at once: a move of every draw would make a GPU wait for it.
+        """
+        replicas, edges = self._weight.shape
+        epochs = max(1, min(LOOK_EVERY, DRAWN_AHEAD // max(replicas * edges, 1)))
+        rows = torch.empty(epochs, replicas, edges, dtype=torch.bool)
+        for k, (r, data, draws) in enumerate(zip(self.replicas, self.graphs, self.views, strict=True)):
+            for epoch in range(epochs):
+                kept = r.view.kept(data, draws)
+                assert kept is not None  # see _only_edges
+                rows[epochs - 1 - epoch, k] = kept
+        return list(rows.to(self._weight.device))
 
     def _with_all_edges(self) -> _Vectorised:
         """The one batch of the node task with all edges, and a weight of its own for each of every replica."""

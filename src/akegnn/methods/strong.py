@@ -15,6 +15,7 @@ import torch
 from ..errors import AkeError, RunFailed
 from ..exchange import Swap
 from ..phases import Bench, Line, Made, Networks, total
+from ..strategies import strategy
 from ..training import Targets
 from ..views import DropEdges, Original, View
 
@@ -30,8 +31,7 @@ def strong(bench: Bench) -> Iterator[Line]:
 
 def functional(bench: Bench) -> Iterator[Line]:
     """The networks of phase 1 merged by function, with no training after it; also with half the channels."""
-    merged, _ = bench.merge(bench.individual)
-    yield bench.measure("by function", merged)
+    yield bench.measure("by function", bench.merged[0])
     half = max((layer.channels for layer in bench.map.layers if not layer.output), default=0) // 2
     if bench.slim is not None and half:
         yield bench.measure("by function, half", bench.merge(bench.individual, bench.slim(half))[0])
@@ -104,6 +104,9 @@ def choose(bench: Bench, candidates: Sequence[Candidate]) -> tuple[Networks, lis
 def _start(bench: Bench) -> tuple[Networks, list[Swap]]:
     """The network that the exchange makes; where that is not possible, the best of phase 1."""
     try:
+        if strategy(bench.exchange.strategy).merges and not bench.exchange.width:
+            merged, swaps = bench.merged
+            return merged.copy(), swaps
         networks = [n.copy() for n in bench.individual]
         swaps = bench.swap(networks)
         networks[0].seconds = total(networks)
