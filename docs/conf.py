@@ -145,23 +145,11 @@ def fill_results() -> str:
     for name in (n for n in EXPERIMENTS if (RESULTS / f"{n}.md").is_file()):
         parts.append((RESULTS / f"{name}.md").read_text(encoding="utf-8").replace(" ± ", PM))
         if (RESULTS / f"{name}.csv").is_file():
-            parts.append(f"All digits: {{download}}`results/{name}.csv <../results/{name}.csv>`.")
+            files = [f"{{download}}`results/{name}.{end} <../results/{name}.{end}>`" for end in ("csv", "rows.csv")]
+            parts.append(f"All digits: {files[0]}; every split and seed: {files[1]}.")
         if (RESULTS / f"{name}.svg").is_file():
             parts.append(f"![Picture of {name}](../results/{name}.svg)")
     return "\n\n".join(parts)
-
-
-def fill_cells() -> str:
-    """Mean and deviation of every line in results/cells.csv."""
-    found: dict[tuple[str, str, str], dict[tuple[int, int], float]] = {}
-    for r in _rows(RESULTS / "cells.csv"):
-        place = r["dataset"], r["backbone"], r["method"]
-        found.setdefault(place, {})[int(r["split"]), int(r["seed"])] = 100 * float(r["test"])
-    rows = []
-    for place, scores in found.items():
-        mean = stats.summarise(scores)
-        rows.append([*place, len({split for split, _ in scores}), mean.n, f"{mean.mean:.2f}{PM}{mean.deviation:.2f}"])
-    return table(("dataset", "backbone", "line", "splits", "runs", "test"), rows)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

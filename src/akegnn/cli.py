@@ -420,9 +420,9 @@ def reproduce(
         list[str] | None, typer.Option(help="A model, a dataset, or model/dataset; may be repeated.")
     ] = None,
     store: Annotated[Path, typer.Option(help="Where results are kept and looked for.")] = Path("results/store.sqlite"),
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for NAME.csv, NAME.md, NAME.png, NAME.svg.")] = Path(
-        "results"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for NAME.csv, NAME.rows.csv, NAME.md, NAME.png, NAME.svg.")
+    ] = Path("results"),
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: RootOption = None,
     render: Annotated[
@@ -459,7 +459,7 @@ def reproduce(
             say = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
             report = experiments.run(wanted, kept, device, data_root, say)
         found = experiments.entries(experiment, wanted, kept)
-        paths = experiments.write(experiment, found, out, kept.histories([b.key for b in wanted]))
+        paths = experiments.write(experiment, found, out, wanted, kept)
     if as_json:
         print(experiments.to_json(found))
     else:

@@ -347,35 +347,49 @@ def test_figures(table, tmp_path, axis):
     experiment, wanted, kept = table
     experiment = dataclasses.replace(experiment, axis=axis)
     found = entries(experiment, wanted, kept)
-    paths = write(experiment, found, tmp_path / "new" / "folder")
-    assert [p.name for p in paths] == ["made-up.csv", "made-up.md", "made-up.png", "made-up.svg"]
+    paths = write(experiment, found, tmp_path / "new" / "folder", wanted, kept)
+    assert [p.name for p in paths] == [f"made-up.{end}" for end in ("csv", "rows.csv", "md", "png", "svg")]
     assert paths[0].read_text() == to_csv(found)
-    assert paths[1].read_text() == to_markdown(experiment, found)
-    assert paths[2].read_bytes().startswith(b"\x89PNG")
-    assert paths[2].stat().st_size > 5000
-    assert "</svg>" in paths[3].read_text()
+    assert paths[2].read_text() == to_markdown(experiment, found)
+    assert paths[3].read_bytes().startswith(b"\x89PNG")
+    assert paths[3].stat().st_size > 5000
+    assert "</svg>" in paths[4].read_text()
     if axis:
         return  # once is enough
     before = [p.read_bytes() for p in paths]
-    assert [p.read_bytes() for p in write(experiment, found, tmp_path / "new" / "folder")] == before, (
+    assert [p.read_bytes() for p in write(experiment, found, tmp_path / "new" / "folder", wanted, kept)] == before, (
         "the same each time"
     )
 
 
-def test_a_table_without_a_line_can_be_written(tmp_path):
-    assert len(write(made_up(), [], tmp_path)) == 4
+def test_a_table_can_be_made_from_its_rows(table, tmp_path):
+    experiment, wanted, kept = table
+    found = entries(experiment, wanted, kept)
+    rows = list(csv.DictReader(write(experiment, found, tmp_path, wanted, kept)[1].read_text().splitlines()))
+    assert len(rows) == sum(e.score.n for e in found)
+    for e in found:
+        own = [float(r["test"]) for r in rows if (r["row"], r["method"]) == (e.row, e.method)]
+        assert statistics.fmean(own) == pytest.approx(e.score.mean, abs=1e-6)
+
+
+def test_a_table_without_a_line_can_be_written(table, tmp_path):
+    assert len(write(made_up(), [], tmp_path, [], table[2])) == 5
 
 
 def test_without_matplotlib_there_is_a_table_and_no_figure(table, tmp_path, monkeypatch):
     experiment, wanted, kept = table
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert [p.suffix for p in write(experiment, entries(experiment, wanted, kept), tmp_path)] == [".csv", ".md"]
+    assert [p.suffix for p in write(experiment, entries(experiment, wanted, kept), tmp_path, wanted, kept)] == [
+        ".csv",
+        ".csv",
+        ".md",
+    ]
 
 
 @pytest.mark.parametrize("place", ["file", "file/out", "/proc/out"])
-def test_a_folder_that_cannot_be_written(tmp_path, place):
+def test_a_folder_that_cannot_be_written(table, tmp_path, place):
     (tmp_path / "file").write_text("mine")
-    assert refusal(lambda: write(made_up(), [], tmp_path / place)).startswith(
+    assert refusal(lambda: write(made_up(), [], tmp_path / place, [], table[2])).startswith(
         f"{tmp_path / place}: cannot be written ("
     )
 

@@ -418,6 +418,21 @@ def to_csv(found: Sequence[Entry]) -> str:
     return text.getvalue()
 
 
+ROWS = ("row", "dataset", "backbone", "method", "split", "seed", "validation", "test", "passes", "seconds")
+
+
+def to_rows(by_place: Mapping[tuple[str, str], Mapping[str, Sequence[Cell]]]) -> str:
+    """What a table is made of: every score of every split and seed, as shares."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(ROWS)
+    for (row, _), lines in by_place.items():
+        for c in (cell for cells in lines.values() for cell in cells):
+            scores = (f"{c.validation:.6g}", f"{c.test:.6g}", c.passes, f"{c.seconds:.4g}")
+            writer.writerow((row, c.dataset, c.backbone, c.method, c.split, c.seed, *scores))
+    return text.getvalue()
+
+
 def to_json(found: Sequence[Entry]) -> str:
     """All numbers of a table, for programs."""
     return json.dumps([dataclasses.asdict(e) for e in found])
@@ -517,14 +532,17 @@ def write(
     experiment: Experiment,
     found: Sequence[Entry],
     folder: Path,
-    histories: Mapping[str, list[dict[str, Any]]] | None = None,
+    wanted: Sequence[Block],
+    store: Store,
 ) -> list[Path]:
-    """CSV, Markdown and figure of an experiment; ``histories`` are what its blocks learned, epoch by epoch."""
+    """CSV, the rows it is made of, Markdown and figure of an experiment, from the blocks that are in the store."""
+    texts = {"csv": to_csv(found), "rows.csv": to_rows(lines_of(wanted, store)), "md": to_markdown(experiment, found)}
+    histories = store.histories([b.key for b in wanted])
+    paths = [folder / f"{experiment.name}.{ending}" for ending in texts]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"{experiment.name}.csv", folder / f"{experiment.name}.md"]
-        paths[0].write_text(to_csv(found), encoding="utf-8")
-        paths[1].write_text(to_markdown(experiment, found), encoding="utf-8")
+        for path, text in zip(paths, texts.values(), strict=True):
+            path.write_text(text, encoding="utf-8")
     except OSError as e:
         raise AkeError(f"{folder}: cannot be written ({e.strerror})") from None
     try:
