@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -24,7 +25,7 @@ from akegnn.settings import Training
 from akegnn.tasks import make_task
 from akegnn.training import Trainer, evaluate
 from akegnn.views import Original
-from small import RATES, graph, still
+from small import RATES, graph, refusal, still
 
 IN, OUT = 5, 3
 
@@ -68,8 +69,25 @@ class PyGCNII(nn.Module):
         return self.last(h)
 
 
+class PyGCNIIVariant(PyGCNII):
+    """The authors' GCNII* (github.com/chennnM/GCNII, model.py): PyG scales what the two weights read, they do not."""
+
+    def __init__(self, layers: int, hidden: int, alpha: float, theta: float) -> None:
+        super().__init__(layers, hidden, alpha, theta)
+        self.convs = nn.ModuleList(pyg.GCN2Conv(hidden, alpha, theta, k + 1, False) for k in range(layers))
+
+    def forward(self, x, edge_index, edge_weight=None):
+        h = x_0 = self.first(x).relu()
+        for conv in self.convs:
+            near = averaged(h, edge_index, edge_weight)
+            weighted = torch.cat([near, x_0], dim=1) @ torch.cat([conv.weight1, conv.weight2])
+            h = (1 - conv.beta) * ((1 - conv.alpha) * near + conv.alpha * x_0) + conv.beta * weighted
+            h = h.relu()
+        return self.last(h)
+
+
 class PyGIN(nn.Module):
-    def __init__(self, layers: int, hidden: int, pool: bool = False) -> None:
+    def __init__(self, layers: int, hidden: int, pool: Callable[..., Tensor] | None = None) -> None:
         super().__init__()
         self.convs = nn.ModuleList()
         for k in range(layers):
@@ -81,7 +99,7 @@ class PyGIN(nn.Module):
     def forward(self, x, edge_index, batch=None):
         for conv in self.convs:
             x = conv(x, edge_index)
-        return self.head(pyg.global_add_pool(x, batch) if self.pool else x)
+        return self.head(x if self.pool is None else self.pool(x, batch))
 
 
 class PyAPPNP(nn.Module):
@@ -273,8 +291,16 @@ TWINS = {
         lambda: ours("gcnii", hidden_channels=6, num_layers=2, alpha=0.3, theta=1.5),
         lambda: PyGCNII(2, 6, 0.3, 1.5),
     ),
+    "gcnii, variant": (
+        lambda: ours("gcnii", hidden_channels=6, num_layers=3, alpha=0.3, variant=True),
+        lambda: PyGCNIIVariant(3, 6, 0.3, 0.5),
+    ),
     "gin": (lambda: ours("gin", **SMALL), lambda: PyGIN(3, 4)),
-    "gin, pool": (lambda: ours("gin", **SMALL, pool=True), lambda: PyGIN(3, 4, True)),
+    "gin, pool": (lambda: ours("gin", **SMALL, pool=True), lambda: PyGIN(3, 4, pyg.global_add_pool)),
+    "gin, mean": (
+        lambda: ours("gin", **SMALL, pool=True, readout="mean"),
+        lambda: PyGIN(3, 4, pyg.global_mean_pool),
+    ),
     "appnp": (lambda: ours("appnp", steps=10), lambda: PyAPPNP(4, 10, 0.1)),
     "appnp, other": (lambda: ours("appnp", steps=1, alpha=0.7), lambda: PyAPPNP(4, 1, 0.7)),
     "jknet-cat": (lambda: ours("jknet-cat", **SMALL), lambda: PyJK("cat", 3, 4)),
@@ -454,7 +480,7 @@ STAYS = {
     "gcn-res, other": {"shares"},
     "grand, norms": {f"norms.0.{k}" for k in ("weight", "bias", "running_mean", "running_var")},  # of the features
 }
-STAYS["gin, pool"] = STAYS["gin"]
+STAYS["gin, pool"] = STAYS["gin, mean"] = STAYS["gin"]
 
 
 def stays(name: str, model: nn.Module) -> set[str]:
@@ -540,6 +566,10 @@ def test_learns_the_embedded_graphs(name, epochs):
     model = BACKBONES[name](task.features, task.outputs, hidden_channels=32, num_layers=3, dropout=0.0, pool=True)
     Trainer(task, Training(epochs=epochs, weight_decay=0.0)).train(model, Original(), "individual", "base", 0)
     assert task.score(evaluate(model, task), "test") > 2 * task.floor()
+
+
+def test_gin_refuses_an_unknown_readout():
+    assert refusal(lambda: ours("gin", readout="max")) == "readout: 'max' is not one of sum, mean"
 
 
 def test_weighted_gin_sums_by_weight():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch_geometric.data import Batch
@@ -30,7 +32,7 @@ def test_sizes_and_names():
     assert task.parts["val"].tolist() == [3, 8, 13, 18, 23, 28]
 
 
-@pytest.mark.parametrize("size", [1, 4, 18, 100])
+@pytest.mark.parametrize("size", [1, 4, 17, 18, 100])
 def test_batches_cover_every_training_graph_once(size):
     task = make_task(marked(), batch_size=size)
     generator = torch.Generator().manual_seed(0)
@@ -38,7 +40,9 @@ def test_batches_cover_every_training_graph_once(size):
     orders = []
     for _ in range(2):
         batches = list(task.batches(seen, generator))
-        assert all(b.num_graphs == size for b in batches[:-1])
+        sizes = [b.num_graphs for b in batches]
+        assert len(sizes) == math.ceil(18 / size)
+        assert max(sizes) - min(sizes) <= 1, "no last batch of a few graphs, which would settle BatchNorm's statistics"
         orders.append([name for b in batches for name in b.name])
         assert sorted(orders[-1]) == sorted(f"g{k}" for k in task.parts["train"].tolist())
         assert all(b.y.shape == (b.num_graphs,) for b in batches)

@@ -13,29 +13,39 @@ from ..propagate import Edges, Features, FirstLinear, Sparse, dropout, features,
 
 
 class ResidualConvolution(nn.Module):
-    """One layer: neighbours' mean and the first layer's features, partly passed on as they are, partly weighted."""
+    """One layer: neighbours' mean and the first layer's features, partly passed on as they are, partly weighted.
 
-    def __init__(self, channels: int, alpha: float, beta: float) -> None:
+    With ``variant`` (the authors' GCNII*) the two have weights of their own and are not mixed before them.
+    """
+
+    def __init__(self, channels: int, alpha: float, beta: float, variant: bool = False) -> None:
         super().__init__()
         self.alpha, self.beta = alpha, beta
         self.weight1 = nn.Parameter(torch.empty(channels, channels))  # [in, out], as in PyG's GCN2Conv
+        self.weight2 = nn.Parameter(torch.empty(channels, channels)) if variant else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Draw fresh weights."""
         glorot(self.weight1)
+        glorot(self.weight2)
 
     def forward(self, x: Tensor, x_0: Tensor, a: Sparse) -> Tensor:
-        """``(1 - beta) h + beta h W`` with ``h = (1 - alpha) a @ x + alpha x_0``."""
-        h = torch.lerp(a @ x, x_0.to(a.values.dtype), self.alpha)
-        return torch.lerp(h, (h @ self.weight1).to(h.dtype), self.beta)
+        """``(1 - beta) h + beta h W`` with ``h = (1 - alpha) a @ x + alpha x_0``.
+
+        With ``variant``: ``(1 - beta) h + beta (a @ x W_1 + x_0 W_2)``.
+        """
+        near = a @ x
+        h = torch.lerp(near, x_0.to(near.dtype), self.alpha)
+        weighted = h @ self.weight1 if self.weight2 is None else near @ self.weight1 + x_0 @ self.weight2
+        return torch.lerp(h, weighted.to(h.dtype), self.beta)
 
 
-RULES[ResidualConvolution] = Rule(("weight1@1",), passes=True)
+RULES[ResidualConvolution] = Rule(("weight1@1", "weight2@1"), passes=True)
 
 
 class GCNII(nn.Module):
-    """A linear layer, ``num_layers`` residual convolutions, a linear layer."""
+    """A linear layer, ``num_layers`` residual convolutions, a linear layer; with ``variant`` the authors' GCNII*."""
 
     replicable = True  # replicas may have edges of their own, see akegnn.population
     sparse_features = True  # the first thing that happens to features is a product with weights
@@ -49,11 +59,13 @@ class GCNII(nn.Module):
         alpha: float = 0.1,
         theta: float = 0.5,
         dropout: float = 0.6,
+        variant: bool = False,
     ) -> None:
         super().__init__()
         self.first = FirstLinear(in_channels, hidden_channels)
         self.convs = nn.ModuleList(
-            ResidualConvolution(hidden_channels, alpha, math.log(theta / (k + 1) + 1)) for k in range(num_layers)
+            ResidualConvolution(hidden_channels, alpha, math.log(theta / (k + 1) + 1), variant)
+            for k in range(num_layers)
         )
         self.last = nn.Linear(hidden_channels, out_channels)
         self.dropout = dropout

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch_geometric.nn import global_add_pool
+from torch_geometric.nn import global_add_pool, global_mean_pool
 
+from ..errors import AkeError
 from ..propagate import Edges, Sparse, sum_adjacency
+
+READOUTS = {"sum": global_add_pool, "mean": global_mean_pool}
 
 
 class SumConvolution(nn.Module):
@@ -31,7 +34,8 @@ class SumConvolution(nn.Module):
 class GIN(nn.Module):
     """``num_layers`` sums over neighbours, each followed by a two-layer perceptron with BatchNorm; then a linear layer.
 
-    With ``pool`` the nodes of each graph are summed before the last layer.
+    With ``pool`` the nodes of each graph are summed before the last layer, or averaged: that is ``readout``. The mean
+    suits graphs of very different sizes, whose sums are too.
     """
 
     replicable = True  # replicas may have edges of their own, see akegnn.population
@@ -45,8 +49,11 @@ class GIN(nn.Module):
         num_layers: int = 3,
         dropout: float = 0.5,
         pool: bool = False,
+        readout: str = "sum",
     ) -> None:
         super().__init__()
+        if readout not in READOUTS:
+            raise AkeError(f"readout: {readout!r} is not one of {', '.join(READOUTS)}")
         self.convs = nn.ModuleList()
         for k in range(num_layers):
             perceptron = nn.Sequential(
@@ -58,7 +65,7 @@ class GIN(nn.Module):
             )
             self.convs.append(SumConvolution(perceptron))
         self.head = nn.Linear(hidden_channels, out_channels)
-        self.dropout, self.pool = dropout, pool
+        self.dropout, self.pool, self.readout = dropout, pool, readout
 
     def reset_parameters(self) -> None:
         """Draw fresh weights."""
@@ -78,5 +85,5 @@ class GIN(nn.Module):
         for conv in self.convs:
             x = conv(x, a)
         if self.pool:
-            x = global_add_pool(x, batch)
+            x = READOUTS[self.readout](x, batch)
         return self.head(nn.functional.dropout(x, self.dropout, self.training))

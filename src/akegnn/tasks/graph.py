@@ -194,7 +194,8 @@ class GraphTask(Task):
 
     def joint_batches(self, seen: Sequence[Graphs], generators: Sequence[torch.Generator]) -> Iterator[list[Data]]:
         order = torch.randperm(len(seen[0]), generator=generators[0])
-        for part in order.split(self.batch_size):
+        # All of nearly one size: BatchNorm is judged by what it saw last, and that must not be one or two graphs.
+        for part in order.tensor_split(-(-len(order) // self.batch_size)):
             first = seen[0].batch(part)
             yield [first, *(s.batch(part, seen[0], first) for s in seen[1:])]
 
