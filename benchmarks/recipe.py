@@ -1,11 +1,12 @@
-"""What each ingredient of the recipe `strong` is worth: validation scores on random splits, never a test score.
+"""What each ingredient of the recipe `strong` is worth, on random splits in which no public test node has a part.
 
     python benchmarks/recipe.py --only cora/gcn --splits 10 --device cuda --out results/recipe.csv
     python benchmarks/recipe.py --table docs/recipe.md                        only the tables, from the rows
 
-The citation graphs get 20 labels per class drawn anew for each split, the others random splits (60 / 20 / 20 %). A row
-per split and variant: dataset, backbone, split, networks (how those of phase 1 were trained), variant, validation score
-and validation loss. Jobs whose rows are in the file are left out.
+The citation graphs get 20 labels per class for training and two times 500 nodes, all drawn anew from the nodes that are
+not in the public test set; the other graphs, whose ten public splits cover all nodes, 60 / 20 / 20 %. Networks are
+stopped and chosen by the first of the two ("validation"), variants are compared by the second ("held"). A row per split
+and variant; what is in the file already is left out.
 """
 
 from __future__ import annotations
@@ -13,54 +14,158 @@ from __future__ import annotations
 import argparse
 import csv
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
-from akegnn.fit import plan
+from akegnn.data.splits import PARTS, node_splits
+from akegnn.fit import Plan, plan
 from akegnn.phases import Bench, Networks
 from akegnn.stats import interval, wilcoxon
+from akegnn.tasks import make_task
 from akegnn.training import Targets
-from akegnn.views import DropEdges, Original, View, paper_views
+from akegnn.views import DropEdges, Original, View
 
-COLUMNS = ("dataset", "backbone", "split", "networks", "variant", "validation", "loss")
+COLUMNS = ("dataset", "backbone", "split", "variant", "validation", "held", "loss")
 CITATION = ("cora", "citeseer", "pubmed")
-PHASE1 = {
-    "views once": paper_views,
-    "edges anew": lambda: [DropEdges(resample="epoch") for _ in range(4)],
+LABELS, HELD = 20, 500  # of each class to train on; nodes to choose by, and as many to compare by
+
+
+# ---- splits ----------------------------------------------------------------------------------------------------------
+
+
+def drawn(data: Data, few: bool, splits: int) -> Data:
+    """The graph with masks ``[N, splits]`` drawn anew."""
+    columns: dict[str, list[Tensor]] = {part: [] for part in PARTS}
+    for split in range(splits):
+        if few:
+            parts = _few(data, split)
+        else:
+            parts, _ = node_splits(data, split, split, masks="random")
+        for part, nodes in parts.items():
+            columns[part].append(
+                torch.zeros(int(data.num_nodes or 0), dtype=torch.bool).index_fill(0, nodes.cpu(), True)
+            )
+    made = data.clone()
+    for part, masks in columns.items():
+        made[f"{part}_mask"] = torch.stack(masks, 1).to(data.y.device)
+    return made
+
+
+def _few(data: Data, split: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(split)
+    labels = data.y.cpu()
+    order = torch.randperm(len(labels), generator=generator)
+    order = order[~data.test_mask.cpu()[order] & (labels[order] >= 0)]
+    train = torch.cat([order[labels[order] == c][:LABELS] for c in labels[order].unique()])
+    rest = order[~torch.isin(order, train)]
+    return {"train": train, "val": rest[:HELD], "test": rest[HELD : 2 * HELD]}
+
+
+def prepared(data: str, model: str, device: str, splits: int) -> Plan:
+    """A run with the preset's settings, on splits of ours."""
+    settled = plan(data, model, device=device)
+    graph = settled.trainer.task.example
+    task = make_task(drawn(graph, data in CITATION, splits), "node")
+    return replace(settled, trainer=replace(settled.trainer, task=task))
+
+
+# ---- variants --------------------------------------------------------------------------------------------------------
+
+
+class Lab:
+    """What variants are made of, trained once: all from the same networks of phase 1."""
+
+    anew, same = DropEdges(resample="epoch"), Original()
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench, self.merged, self.third = bench, bench.merged[0], bench.individual[2]
+        self.mean = torch.stack([bench.predict(n) for n in bench.individual]).softmax(-1).mean(0)
+        self.known: dict[str, Networks] = {}
+
+    def train(
+        self, name: str, start: Networks, view: View | None = None, weight: float = 0.0, power: float = 1.0
+    ) -> Networks:
+        """Train again: on labels, or with soft targets of a weight, each probability to some power."""
+        if name not in self.known:
+            soft = self.mean**power
+            targets = [Targets(s, weight) for s in soft / soft.sum(-1, keepdim=True)] if weight else None
+            self.known[name] = start.copy()
+            self.bench.train(self.known[name], view or self.anew, "re-training", name, targets=targets)
+        return self.known[name]
+
+    def new(self, k: int = 0) -> Networks:
+        return self.bench.new(self.bench.names[k])
+
+    def students(self, start: str, power: float = 1.0) -> list[Networks]:
+        """Four that are taught, each with edges of its own."""
+        starts = [self.merged if start == "merged" else self.new(k) for k in range(4)]
+        name = ("" if start == "merged" else f"{start}, ") + ("taught" if power == 1 else f"taught, power {power}")
+        return [self.train(f"{name} {k}", n, weight=0.9, power=power) for k, n in enumerate(starts)]
+
+    def by_function(self, networks: Sequence[Networks]) -> Networks:
+        return self.bench.merge(networks)[0]
+
+    def confident(self) -> Networks:
+        """Nodes that the teachers are sure of count for more."""
+        sure = self.mean.max(-1, keepdim=True).values
+        rows = self.mean * sure / sure.mean(1, keepdim=True)  # a row that adds up to less counts less
+        network = self.merged.copy()
+        self.bench.train(network, self.anew, "re-training", "confident", targets=[Targets(r, 0.9) for r in rows])
+        return network
+
+    def second_round(self) -> Networks:
+        """What four students say on average, taught to the network that they are merged into."""
+        students = self.students("new")
+        soft = torch.stack([self.bench.predict(n) for n in students]).softmax(-1).mean(0)
+        network = self.by_function(students)
+        self.bench.train(network, self.anew, "re-training", "round 2", targets=[Targets(r, 0.9) for r in soft])
+        return network
+
+
+VARIANTS: dict[str, Callable[[Lab], Networks]] = {
+    "base": lambda lab: lab.bench.base,
+    "merged": lambda lab: lab.merged,
+    "merged, soft 0.9, edges anew": lambda lab: lab.students("merged")[0],
+    "from scratch, soft 0.9, edges anew": lambda lab: lab.students("new")[0],
+    "students from merged: by function": lambda lab: lab.by_function(lab.students("merged")),
+    "students from merged: averaged": lambda lab: average(lab.students("merged")),
+    "students from new: by function": lambda lab: lab.by_function(lab.students("new")),
+    "students from both: by function": lambda lab: lab.by_function([*lab.students("merged"), *lab.students("new")]),
+    "students from new: by function, second round": Lab.second_round,
+    "merged, labels, original": lambda lab: lab.train("merged, labels, original", lab.merged, lab.same),
+    "merged, labels, edges anew": lambda lab: lab.train("merged, labels, edges anew", lab.merged),
+    "third view, labels, edges anew": lambda lab: lab.train("third view, labels, edges anew", lab.third),
+    "third view, soft 0.9, edges anew": lambda lab: lab.train("third view, soft 0.9, edges anew", lab.third, None, 0.9),
+    "merged, soft 0.5, edges anew": lambda lab: lab.train("merged, soft 0.5, edges anew", lab.merged, None, 0.5),
+    "merged, soft 0.9, original": lambda lab: lab.train("merged, soft 0.9, original", lab.merged, lab.same, 0.9),
+    "from scratch, soft 0.5, edges anew": lambda lab: lab.train("from scratch, soft 0.5", lab.new(), None, 0.5),
+    "merged, soft 0.9, temperature 1/2": lambda lab: lab.train("temperature 1/2", lab.merged, None, 0.9, 2.0),
+    "merged, soft 0.9, temperature 1/4": lambda lab: lab.train("temperature 1/4", lab.merged, None, 0.9, 4.0),
+    "from scratch, soft 0.9, temperature 1/2": lambda lab: lab.train("new, temperature 1/2", lab.new(), None, 0.9, 2.0),
+    "students from new, temperature 1/2: by function": lambda lab: lab.by_function(lab.students("new", 2.0)),
+    "students from merged, temperature 1/2: by function": lambda lab: lab.by_function(lab.students("merged", 2.0)),
+    "merged, soft 0.9, by confidence": Lab.confident,
+    "merged, labels, original: averaged with a second": lambda lab: average(
+        [lab.train(f"again {k}", lab.merged, lab.same) for k in range(2)]
+    ),
 }
 
 
-def variants(bench: Bench) -> Iterator[tuple[str, Tensor]]:
-    """The prediction of every variant, all from the same networks of phase 1."""
-    yield "base", bench.predict(bench.base)
-    predictions = torch.stack([bench.predict(n) for n in bench.individual])
-    yield "ensemble, mean", predictions.softmax(-1).mean(0).log()
-    for name, prediction in zip(bench.names, predictions, strict=True):
-        yield f"view {name}", prediction
-    merged, _ = bench.merge(bench.individual)
-    third = bench.individual[2]
-    anew, same = DropEdges(resample="epoch"), Original()
-    yield "merged", bench.predict(merged)
-    grid: list[tuple[str, Networks, View, float]] = [
-        ("merged, labels, original", merged, same, 0.0),
-        ("merged, labels, edges anew", merged, anew, 0.0),
-        ("merged, soft 0.9, edges anew", merged, anew, 0.9),
-        ("merged, soft 0.5, edges anew", merged, anew, 0.5),
-        ("merged, soft 0.9, original", merged, same, 0.9),
-        ("third view, labels, edges anew", third, anew, 0.0),
-        ("third view, soft 0.9, edges anew", third, anew, 0.9),
-        ("from scratch, soft 0.9, edges anew", bench.new(bench.names[0]), anew, 0.9),
-        ("from scratch, soft 0.5, edges anew", bench.new(bench.names[0]), anew, 0.5),
-    ]
-    for name, start, view, weight in grid:
-        network = start.copy()
-        targets = [Targets(soft, weight) for soft in predictions.softmax(-1).mean(0)] if weight else None
-        bench.train(network, view, "re-training", name, targets=targets)
-        yield name, bench.predict(network)
+def average(networks: Sequence[Networks]) -> Networks:
+    """The mean of all weights."""
+    made = networks[0].copy()
+    for key, value in made.population.state.items():
+        if value.is_floating_point():
+            made.population.state[key] = torch.stack([n.population.state[key] for n in networks]).mean(0)
+    return made
 
+
+# ---- the table -------------------------------------------------------------------------------------------------------
 
 STEPS = (  # what is compared with what, in the same networks of phase 1
     ("merged by function, no training after it", "merged", "base"),
@@ -77,11 +182,11 @@ STEPS = (  # what is compared with what, in the same networks of phase 1
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """Each ingredient's paired difference in validation score, over all networks and splits of a regime."""
+    """Each ingredient's paired difference in score on held nodes, over all networks and splits of a regime."""
     scores: dict[tuple[str, ...], dict[str, float]] = {}
     for r in rows:
-        place = (r["networks"], r["dataset"], r["backbone"], r["split"])
-        scores.setdefault(place, {})[r["variant"]] = 100 * float(r["validation"])
+        place = (r["dataset"], r["backbone"], r["split"])
+        scores.setdefault(place, {})[r["variant"]] = 100 * float(r["held"])
     lines = [
         "| ingredient | compared with | few labels: difference [95 %], n, p | many labels: difference [95 %], n, p |",
         "| --- | --- | --- | --- |",
@@ -91,8 +196,8 @@ def table(rows: list[dict[str, str]]) -> str:
         for few in (True, False):
             differences = [
                 found[new] - found[old]
-                for (networks, dataset, _, _), found in scores.items()
-                if networks == "edges anew" and (dataset in CITATION) is few and new in found
+                for (dataset, _, _), found in scores.items()
+                if (dataset in CITATION) is few and new in found and old in found
             ]
             mean, half = interval(differences)
             spread = f"[{mean - half:+.2f}, {mean + half:+.2f}]"
@@ -111,8 +216,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, help="train nothing; put the table of the rows into this page")
     parser.add_argument("--only", action="append", default=[], help="DATASET/BACKBONE; may be repeated")
+    parser.add_argument("--variant", action="append", choices=VARIANTS, help="may be repeated; all without it")
     parser.add_argument("--splits", type=int, default=10)
-    parser.add_argument("--networks", choices=PHASE1, help="only these networks of phase 1")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("results/recipe.csv"))
     given = parser.parse_args()
@@ -123,7 +228,7 @@ def main() -> None:
     if given.table is not None:
         write_table(rows, given.table)
         return
-    done = {(r["dataset"], r["backbone"], r["networks"]) for r in rows}
+    done = {(r["dataset"], r["backbone"], r["variant"]) for r in rows}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     new = not given.out.exists()
     with given.out.open("a", newline="") as f:
@@ -132,22 +237,20 @@ def main() -> None:
             writer.writerow(COLUMNS)
         for job in given.only:
             data, model = job.split("/")
-            how = {"labels_per_class": 20} if data in CITATION else {"masks": "random"}
-            for networks, views in PHASE1.items():
-                if given.networks and networks != given.networks:
-                    continue
-                if (data, model, networks) in done:
-                    continue
-                started = time.perf_counter()
-                settled = plan(data, model, device=given.device, views=views(), **how)  # type: ignore[arg-type]
-                bench = settled.bench([(split, 0) for split in range(1, given.splits + 1)])
-                for name, prediction in variants(bench):
-                    scores = bench.task.scores(prediction, "val").tolist()
-                    losses = bench.task.part_losses(prediction, "val").tolist()
-                    for (split, _), score, loss in zip(bench.cells, scores, losses, strict=True):
-                        writer.writerow((data, model, split, networks, name, f"{score:.6f}", f"{loss:.6f}"))
-                    f.flush()
-                print(f"{job}, {networks}: {time.perf_counter() - started:.0f} s", flush=True)
+            wanted = [v for v in given.variant or VARIANTS if (data, model, v) not in done]
+            if not wanted:
+                continue
+            started = time.perf_counter()
+            bench = prepared(data, model, given.device, given.splits).bench([(k, 0) for k in range(given.splits)])
+            lab = Lab(bench)
+            for name in wanted:
+                prediction = bench.predict(VARIANTS[name](lab))
+                found = [bench.task.scores(prediction, part).tolist() for part in ("val", "test")]
+                losses = bench.task.part_losses(prediction, "val").tolist()
+                for (split, _), score, held, loss in zip(bench.cells, *found, losses, strict=True):
+                    writer.writerow((data, model, split, name, f"{score:.6f}", f"{held:.6f}", f"{loss:.6f}"))
+                f.flush()
+            print(f"{job}: {time.perf_counter() - started:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

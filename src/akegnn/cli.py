@@ -265,7 +265,7 @@ def train(
         return
     again, base = len(s.views), s.baseline
     if s.recipe == "strong":  # the candidates; the base is one of them
-        again, base = 3 if s.task == "node" else 2, s.baseline or not s.exchange.width
+        again, base = 2, s.baseline or not s.exchange.width
     trainings = int(base) + len(s.views) + again
     display = Display(trainings, quiet)
     with runs.writing(folder, s) as writing, ExitStack() as stack:

@@ -115,10 +115,9 @@ class Bench:
 
     # ---- networks
 
-    def new(self, network: str, narrow: bool = False) -> Networks:
+    def new(self, network: str) -> Networks:
         """Fresh networks; their weights depend on the seed and on which network they are."""
-        factory = self._narrow() if narrow else None
-        return Networks(self._build([seed for _, seed in self.cells], network, factory), [0.0] * len(self.cells))
+        return Networks(self._build([seed for _, seed in self.cells], network), [0.0] * len(self.cells))
 
     def _build(self, seeds: Sequence[int], network: str, factory: Factory | None = None) -> Population:
         factory = factory or self.factory
