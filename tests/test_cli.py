@@ -29,7 +29,9 @@ from akegnn.backbones import BACKBONES
 from akegnn.data import DATASETS
 from akegnn.data.own import read_folder
 from akegnn.models import find_class
+from akegnn.strategies import STRATEGIES, Choice, Strategy
 from akegnn.tasks import LinkTask
+from akegnn.views import VIEWS, View
 from small import Net, csv_folder, fit, graph, graphs, masked, same
 
 QUICK = ["--recipe", "paper", "--epochs", "3", "--view", "mask", "--view", "original", "--device", "cpu"]
@@ -384,6 +386,35 @@ def test_what_was_given_in_python_cannot_be_repeated_from_a_file(refused, place,
     given = {"data": str(place / "graph"), **given}
     config = fit(**given).save(tmp_path / "run") / "config.toml"
     assert says in refused("train", "--config", config, "--out", tmp_path / "again", "--quiet")
+
+
+def test_what_was_registered_in_python_cannot_be_repeated_from_a_file(refused, place, tmp_path, monkeypatch):
+    """The command does not know it, and whoever wrote it may draw from anywhere."""
+
+    @dataclass
+    class Jitter(View):
+        rate: float = 0.1
+
+        def draw(self, data, generator):
+            data.x = data.x + self.rate * torch.randn(data.x.shape)
+            return data
+
+    def last(bench, target, source, count, draws):
+        channels = torch.arange(bench.channels - count, bench.channels).expand(bench.layers, count)
+        yield Choice(channels, channels)
+
+    monkeypatch.setitem(VIEWS, "jitter", Jitter)
+    monkeypatch.setitem(STRATEGIES, "last", Strategy(last, "the last"))
+    for name, given in (
+        ("view 'jitter'", {"views": ["jitter:0.2", "mask"]}),
+        ("strategy 'last'", {"strategy": "last"}),
+    ):
+        how = given if "views" in given else {"exchange": given}
+        folder = fit(str(place / "graph"), **how).save(tmp_path / name)
+        says = f"does not repeat the run: {name}."
+        assert says in (folder / "README.md").read_text()
+        message = refused("train", "--config", folder / "config.toml", "--out", tmp_path / "again", "--quiet")
+        assert f"its {name} was given in Python" in message
 
 
 def test_an_interrupt_is_one_line(run, place, tmp_path, monkeypatch):

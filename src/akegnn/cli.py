@@ -31,7 +31,7 @@ from .forward import forward
 from .models import build, complete_arguments, find_class
 from .progress import Display
 from .report import write as write_report
-from .settings import Exchange, Settings, from_toml, unrepeatable
+from .settings import Exchange, Settings, from_toml
 from .store import Store
 from .strategies import STRATEGIES
 from .tasks import TASKS, LinkTask, make_task
@@ -620,7 +620,7 @@ def _console() -> Console:
 
 
 def _plan_from(config: Path, s: Settings) -> Plan:
-    if reasons := unrepeatable(s):
+    if reasons := runs.unrepeatable(s):
         raise AkeError(f"{config}: its {reasons[0]} was given in Python, so the run cannot be repeated from the file")
     t = s.training
     return plan(

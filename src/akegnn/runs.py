@@ -42,8 +42,10 @@ from .errors import AkeError
 from .exchange import Swap
 from .fit import Result, Results, Summary
 from .models import build
-from .settings import Settings, from_toml, to_toml, unrepeatable
+from .settings import Settings, from_toml, to_toml
+from .strategies import OURS as STRATEGIES
 from .training import Epoch
+from .views import OURS as VIEWS
 
 MARK = "UNFINISHED"
 FILES = ("config.toml", "metrics.json", "scores.csv", "history.csv", "swaps.csv", "model.safetensors", "README.md")
@@ -327,6 +329,17 @@ One network made by adaptive knowledge exchange (recipe `{s.recipe}`, {seeds}) o
 {floor}{drawn}Split sizes: {sizes}. {len(result.swaps)} swaps, see `swaps.csv`.
 `model.safetensors` holds {shipped}. {repeat}
 """
+
+
+def unrepeatable(settings: Settings) -> list[str]:
+    """What of a run was given in Python and is not in its settings; what a person registered is there by name only."""
+    missing = [name for name in ("data", "model") if getattr(settings, name) == "given"]
+    missing += ["training function"] if settings.train != "built in" else []
+    kinds = dict.fromkeys(v.get("kind") for v in settings.views if v.get("kind") not in VIEWS)
+    missing += ["view" if kind == "custom" else f"view {kind!r}" for kind in kinds]
+    missing += [f"strategy {settings.exchange.strategy!r}"] if settings.exchange.strategy not in STRATEGIES else []
+    given = ("optimizer", "scheduler", "metric")
+    return missing + [name for name in given if getattr(settings.training, name).startswith("given: ")]
 
 
 def versions() -> dict[str, str]:

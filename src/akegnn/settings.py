@@ -117,15 +117,6 @@ class Settings:
     phases: Phases = field(default_factory=Phases)
 
 
-def unrepeatable(settings: Settings) -> list[str]:
-    """What of a run was given in Python and is not in its settings."""
-    missing = [name for name in ("data", "model") if getattr(settings, name) == "given"]
-    missing += ["training function"] if settings.train != "built in" else []
-    missing += ["view"] if any(v.get("kind") == "custom" for v in settings.views) else []
-    given = ("optimizer", "scheduler", "metric")
-    return missing + [name for name in given if getattr(settings.training, name).startswith("given: ")]
-
-
 def to_toml(settings: Settings) -> str:
     """The settings as TOML; ``None`` is left out."""
 

@@ -102,6 +102,7 @@ STRATEGIES: dict[str, Strategy] = {
     ),
     "functional": Strategy(None, "of all networks' channels those that together compute what the ensemble does"),
 }
+OURS = frozenset(STRATEGIES)  # those of the package
 
 
 def strategy(name: str) -> Strategy:
