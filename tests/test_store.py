@@ -207,6 +207,25 @@ def test_merge_with_itself_or_nothing(kept, tmp_path):
     assert kept.cells() == cells()
 
 
+def test_a_store_of_an_earlier_version(kept, tmp_path):
+    """Its cells have a column more, ``error``, which was never filled: it is read, added to, and merged either way."""
+    with sqlite3.connect(tmp_path / "old") as db:
+        db.executescript(stores.SCHEMA.replace("seconds, primary key", "seconds, error, primary key"))
+        db.execute("insert into blocks values ('a', 'block a', '{}', '{}', 1.5, 0, '[]', '2026-01-01T00:00:00Z')")
+        rows = [(*dataclasses.astuple(c), "") for c in cells("a")]
+        db.executemany(f"insert into cells values ({', '.join('?' * len(rows[0]))})", rows)
+    db.close()
+    with Store(tmp_path / "old", create=False) as old:
+        assert old.cells() == cells("a")
+    add(kept, "b")
+    assert kept.merge(tmp_path / "old") == (1, 0)
+    assert kept.cells() == sorted(cells("a") + cells("b"), key=lambda c: (c.method, c.split, c.seed, c.block))
+    with Store(tmp_path / "old") as old:
+        assert add(old, "c")
+        assert old.merge(kept.path) == (1, 1)
+        assert old.cells(["b", "c"]) == sorted(cells("b") + cells("c"), key=lambda c: (c.method, c.seed, c.block))
+
+
 def test_merge_takes_all_of_a_store_or_nothing(kept, tmp_path):
     with Store(tmp_path / "elsewhere") as other:
         for k in "abc":
