@@ -12,17 +12,15 @@ import sqlite3
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from akegnn import store as stores
-from akegnn.errors import AkeError
 from akegnn.experiments import Experiment, Job, base, blocks, entries, run, to_csv, to_markdown
 from akegnn.store import Cell, Store, key_of
-from small import csv_folder, refusal
+from small import child, csv_folder, outcome, refusal
 
 
 def cells(
@@ -279,31 +277,6 @@ def test_a_place_that_cannot_be_written(tmp_path, place):
 
 
 # ---- another process -------------------------------------------------------------------------------------------------
-
-
-def child(work: Callable[[], object]) -> int:
-    """Do ``work`` in a process that is a copy of this one: no need to import everything again."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; here they hold no lock
-        pid = os.fork()
-    if pid:
-        return pid
-    code = 99
-    try:
-        silent = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silent, 1)
-        os.dup2(silent, 2)
-        work()
-        code = 0
-    except AkeError as e:
-        code = 2 if "\n" not in str(e) else 98
-    finally:
-        os._exit(code)
-
-
-def outcome(pid: int) -> int:
-    """Exit status, or minus the signal."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.fixture
