@@ -445,7 +445,7 @@ def reproduce(
         return
     if name not in EXPERIMENTS:
         raise AkeError(f"reproduce: {name!r} is not one of {', '.join(EXPERIMENTS)}")
-    experiment = EXPERIMENTS[name]
+    experiment = EXPERIMENTS[name].at(data_root)
     chosen = experiment.chosen(seeds, splits, only or [])
     refused: list[tuple[str, str]] = []
     with Store(store, create=not render) as kept:
