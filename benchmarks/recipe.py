@@ -11,7 +11,6 @@ and validation loss. Jobs whose rows are in the file are left out.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+import rows as kept
 from akegnn.fit import plan
 from akegnn.phases import Bench, Networks
 from akegnn.stats import interval, wilcoxon
@@ -101,12 +101,6 @@ def table(rows: list[dict[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def write_table(rows: list[dict[str, str]], page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    start, end = "<!-- ingredients -->", "<!-- end of ingredients -->"
-    page.write_text(f"{text.split(start)[0]}{start}\n{table(rows)}\n{end}{text.split(end)[1]}", encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, help="train nothing; put the table of the rows into this page")
@@ -116,20 +110,12 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("results/recipe.csv"))
     given = parser.parse_args()
-    rows: list[dict[str, str]] = []
-    if given.out.exists():
-        with given.out.open(newline="") as f:
-            rows = list(csv.DictReader(f))
+    rows = kept.read(given.out)
     if given.table is not None:
-        write_table(rows, given.table)
+        kept.fill(given.table, "ingredients", table(rows))
         return
     done = {(r["dataset"], r["backbone"], r["networks"]) for r in rows}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    new = not given.out.exists()
-    with given.out.open("a", newline="") as f:
-        writer = csv.writer(f, lineterminator="\n")
-        if new:
-            writer.writerow(COLUMNS)
+    with kept.adding(given.out, COLUMNS) as add:
         for job in given.only:
             data, model = job.split("/")
             how = {"labels_per_class": 20} if data in CITATION else {"masks": "random"}
@@ -144,9 +130,10 @@ def main() -> None:
                 for name, prediction in variants(bench):
                     scores = bench.task.scores(prediction, "val").tolist()
                     losses = bench.task.part_losses(prediction, "val").tolist()
-                    for (split, _), score, loss in zip(bench.cells, scores, losses, strict=True):
-                        writer.writerow((data, model, split, networks, name, f"{score:.6f}", f"{loss:.6f}"))
-                    f.flush()
+                    add(
+                        (data, model, split, networks, name, f"{score:.6f}", f"{loss:.6f}")
+                        for (split, _), score, loss in zip(bench.cells, scores, losses, strict=True)
+                    )
                 print(f"{job}, {networks}: {time.perf_counter() - started:.0f} s", flush=True)
 
 
