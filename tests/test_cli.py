@@ -147,7 +147,8 @@ def test_results_go_to_standard_output_and_progress_to_standard_error(run, place
             score["name"]
         )
     assert str(tmp_path / "run") in ran.out
-    lines = ran.err.splitlines()
+    drawn, *lines = ran.err.splitlines()
+    assert drawn.startswith("split 0: train, val, test drawn")
     names = ["base", "1: mask", "2: original"]
     expected = [f"individual, {n}" for n in names] + [f"re-training, {n}" for n in names[1:]]
     assert len(lines) == 5, "a line for every network that is finished"
@@ -194,6 +195,46 @@ def test_the_command_does_what_the_library_does(run, place, tmp_path):
     run("train", place / "graph", "--out", tmp_path / "run", "--seed", "3", "--quiet", *QUICK)
     expected = fit(str(place / "graph"), seed=3, views=["mask", "original"], baseline=True)
     assert same(akegnn.load(tmp_path / "run").model, expected.model)
+
+
+@pytest.mark.parametrize(
+    ("parts", "given", "says"),
+    [
+        (
+            {},
+            [],
+            r"split 0: train, val, test drawn by class with seed \d+, because \S+/d.pt has no masks for it \(train",
+        ),
+        (
+            {"train": range(30)},
+            ["--split", "2"],
+            r"split 2: val, test drawn by class with seed \d+, because \S+ has no masks",
+        ),
+        ({}, ["--splits", "2"], r"split 0 \(the first of 2\): train, val, test drawn"),
+        (
+            {},
+            ["--masks", "random"],
+            r"split 0: train, val, test drawn by class with seed \d+ \(train 36, val 12, test 12\)$",
+        ),
+        ({"train": range(30), "val": range(30, 40), "test": range(40, 60)}, [], None),
+        (
+            {"train": range(30), "val": range(30, 40), "test": range(40, 60)},
+            ["--labels-per-class", "2"],
+            r"split 0: 2 labels of each class drawn with seed \d+ \(train 6, val 10, test 20\)$",
+        ),
+    ],
+)
+def test_a_split_that_was_drawn_is_told_first(run, tmp_path, parts, given, says):
+    torch.save(masked(graph(), **{k: list(v) for k, v in parts.items()}), tmp_path / "d.pt")
+    ran = run("train", tmp_path / "d.pt", "--out", tmp_path / "run", *QUICK, *given)
+    assert ran.code == 0
+    told = [line for line in ran.err.splitlines() if line.startswith("split ")]
+    assert len(told) == (says is not None)
+    if says is not None:
+        assert re.match(says, told[0])
+        assert ran.err.startswith(told[0])
+        silent = run("train", tmp_path / "d.pt", "--out", tmp_path / "silent", "--quiet", *QUICK, *given)
+        assert (silent.code, silent.err) == (0, "")
 
 
 @pytest.mark.parametrize("task", ["node", "link", "graph"])

@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -276,7 +276,8 @@ def train(
         for tracker in trackers:
             display.say(f"{tracker.name}: {tracker.where}")
         with display:
-            prepared.trainer = dataclasses.replace(prepared.trainer, on_epoch=_all(display, trackers))
+            drawn = _drawn(s, prepared.trainer.task.sizes) if s.splits_drawn else ""
+            prepared.trainer = dataclasses.replace(prepared.trainer, on_epoch=_all(display, trackers, drawn))
             prepared.say = display.say
             result = prepared.run_seeds(many or [s.seed], parts or None) if several else prepared.run()
         runs.write(result, writing)
@@ -588,15 +589,26 @@ def data_path(
 # ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _all(display: Display, trackers: Sequence[Tracker]) -> Callable[[Epoch], None]:
-    """One function that tells all of them."""
+def _all(display: Display, trackers: Sequence[Tracker], first: str) -> Callable[[Epoch], None]:
+    """One function that tells all of them; before the first epoch of a run that was not refused, a line for people."""
     hooks: list[Callable[[Epoch], None]] = [display, *(t.on_epoch for t in trackers)]
 
     def on_epoch(epoch: Epoch) -> None:
+        nonlocal first
+        if first:
+            display.say(first)
+            first = ""
         for hook in hooks:
             hook(epoch)
 
     return on_epoch
+
+
+def _drawn(s: Settings, sizes: Mapping[str, int]) -> str:
+    """What of the split was not in the data, or was asked for."""
+    which = f"split {s.split}" + (f" (the first of {len(s.splits)})" if len(s.splits) > 1 else "")
+    missing = f", because {s.data} has no masks for it" if s.masks == "given" and "by class" in s.splits_drawn else ""
+    return f"{which}: {s.splits_drawn}{missing} ({', '.join(f'{part} {size}' for part, size in sizes.items())})"
 
 
 def _warning(display: Display) -> Callable[[str], None]:
