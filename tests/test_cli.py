@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def rows(text: str) -> list[dict[str, str]]:
                 *("--quiet", "--json", "nodes.csv", "drop-edges", "package.module:Class", "Examples"),
             ],
         ),
-        (["predict"], ["--data", "--model", "--pairs", "--out", "--json"]),
+        (["predict"], ["--data", "--model", "--pairs", "--out", "--force", "--json"]),
         (["exchange"], ["--out", "--model", "--model-arg", "--strategy", "--channels", "--bins", "--layers", "--seed"]),
         (["explain"], ["--model-arg", "--data", "--json", "why"]),
         (["data"], ["list"]),
@@ -530,6 +531,34 @@ def test_predict_nodes(run, place, tmp_path):
     assert (tmp_path / "p.csv").read_text() == printed.out
 
 
+def test_predictions_are_not_written_over_a_file(run, refused, place, tmp_path):
+    path, link = tmp_path / "p.csv", tmp_path / "link.csv"
+    path.write_text("mine\n")
+    link.symlink_to(path)
+    for out in (path, link):
+        message = refused("predict", place / "node", "--out", out)
+        assert message == f"{out}: is there already; choose another --out, delete it or pass --force"
+    assert path.read_text() == "mine\n"
+    printed = run("predict", place / "node").out
+    assert run("predict", place / "node", "--out", link, "--force") == Ran(0, "", "")
+    assert (path.read_text(), link.is_symlink()) == (printed, True)
+    assert run("predict", place / "node", "--out", path) == Ran(0, "", ""), "the same again changes nothing"
+    (tmp_path / "empty").touch()  # as mktemp makes it
+    assert run("predict", place / "node", "--out", tmp_path / "empty") == Ran(0, "", "")
+    assert (tmp_path / "empty").read_text() == printed
+    assert {p.name for p in tmp_path.iterdir()} == {"p.csv", "link.csv", "empty"}
+
+
+def test_predictions_go_to_a_pipe_as_they_are(run, place, tmp_path):
+    assert run("predict", place / "node", "--out", "/dev/null") == Ran(0, "", "")
+    assert Path("/dev/null").is_char_device()
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit((tmp_path / "pipe").read_text)
+        assert run("predict", place / "node", "--out", tmp_path / "pipe") == Ran(0, "", "")
+        assert read.result(60) == run("predict", place / "node").out
+
+
 def test_predict_with_an_own_model(run, refused, place):
     assert "pass model= (--model)" in refused("predict", place / "own")
     assert json.loads(run("predict", place / "own", "--model", "small:Net", "--json").out) == expected_nodes(
@@ -643,6 +672,18 @@ def test_exchange_of_two_runs(run, place, tmp_path):
     akegnn.exchange(target, source)
     cli.runs.load_weights(fresh, tmp_path / "again" / "target.safetensors")
     assert same(fresh, target)
+
+
+@pytest.mark.parametrize("there", ["target.safetensors", "source.safetensors", "swaps.csv"])
+def test_an_exchange_is_not_written_over_files(run, refused, place, tmp_path, there):
+    given = ["exchange", place / "node", place / "node1", "--out", tmp_path, "--json"]
+    (tmp_path / there).write_text("mine")
+    assert refused(*given) == f"{tmp_path / there}: is there already; choose another --out, delete it or pass --force"
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(there, "mine")], "nor is any other written"
+    assert run(*given, "--force").code == 0
+    assert run(*given).code == 0, "the same again changes nothing"
+    assert (tmp_path / there).read_bytes() != b"mine"
+    assert "is there already" in refused(*given, "--channels", "1")
 
 
 def test_exchange_shows_every_swap(run, place, tmp_path):

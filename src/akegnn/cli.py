@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -69,6 +70,7 @@ RootOption = Annotated[
     Path | None,
     typer.Option(help="A folder with data files; then AKEGNN_DATA and the cache are looked in.", show_default=False),
 ]
+ForceOption = Annotated[bool, typer.Option("--force", help="Write over files that are there.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -300,6 +302,7 @@ def predict(
         Path | None, typer.Option(help="Link task: a CSV file with the columns source and target.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a CSV file instead of printing it.")] = None,
+    force: ForceOption = False,
     data_root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -317,17 +320,14 @@ def predict(
     if as_json:
         print(json.dumps(rows))
         return
-    try:
-        text = sys.stdout if out is None else out.open("w", newline="")
-    except OSError as e:
-        raise AkeError(f"{out}: cannot be written ({e.strerror})") from None
-    try:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    finally:
-        if out is not None:
-            text.close()
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    if out is None:
+        sys.stdout.write(text.getvalue())
+    else:
+        _write({out: text.getvalue().encode()}, force)
 
 
 @app.command()
@@ -349,6 +349,7 @@ def exchange(
     bins: Annotated[int, typer.Option(help="Bins of the histogram behind the entropy (B).")] = Exchange.bins,
     layers: Annotated[str, typer.Option(help="`all` or `hidden`.")] = Exchange.layers,
     seed: Annotated[int, typer.Option(help="For the strategies that draw.")] = 0,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Swap redundant channels of one network for informative ones of another. The files given are not changed."""
@@ -362,9 +363,12 @@ def exchange(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise AkeError(f"{out}: cannot be written ({e.strerror})") from None
-    runs.write_tensors(out / "target.safetensors", first.state_dict())
-    runs.write_tensors(out / "source.safetensors", second.state_dict())
-    runs.write_rows(out / "swaps.csv", Swap, swaps)
+    content = {
+        out / "target.safetensors": runs.tensor_bytes(first.state_dict()),
+        out / "source.safetensors": runs.tensor_bytes(second.state_dict()),
+        out / "swaps.csv": runs.row_bytes(Swap, swaps),
+    }
+    _write(content, force)
     if as_json:
         print(json.dumps([dataclasses.asdict(x) for x in swaps]))
         return
@@ -666,6 +670,19 @@ def _plan_from(config: Path, s: Settings) -> Plan:
         precision=t.precision,
         device=s.device,
     )
+
+
+def _write(content: Mapping[Path, bytes], force: bool) -> None:
+    """Write files, each whole or not at all; none where one is there that holds something else."""
+    for path, new in content.items():
+        try:
+            other = not force and path.is_file() and path.read_bytes() not in (b"", new)
+        except OSError as e:
+            raise AkeError(f"{path}: cannot be read ({e.strerror})") from None
+        if other:
+            raise AkeError(f"{path}: is there already; choose another --out, delete it or pass --force")
+    for path, new in content.items():
+        runs.write_file(path.resolve() if path.is_file() else path, new)  # a link stays one
 
 
 def _arguments(given: list[str] | None) -> dict[str, Any]:

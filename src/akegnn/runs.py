@@ -268,12 +268,17 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def write_tensors(path: Path, state: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, whole or not at all."""
-    write_file(path, safetensors.torch.save(_untied({k: v.detach().cpu().contiguous() for k, v in state.items()})))
+    write_file(path, tensor_bytes(state))
+
+
+def tensor_bytes(state: Mapping[str, Tensor]) -> bytes:
+    """What a safetensors file of these tensors consists of."""
+    return safetensors.torch.save(_untied({k: v.detach().cpu().contiguous() for k, v in state.items()}))
 
 
 def write_rows(path: Path, kind: type[Any], rows: list[Any]) -> None:
     """Write dataclass instances as a CSV file, whole or not at all."""
-    write_file(path, _csv(kind, rows))
+    write_file(path, row_bytes(kind, rows))
 
 
 def read_rows(path: Path, kind: type[Any]) -> list[Any]:
@@ -353,7 +358,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _csv(kind: type[Any], rows: list[Any]) -> bytes:
+def row_bytes(kind: type[Any], rows: list[Any]) -> bytes:
+    """Dataclass instances as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [f.name for f in dataclasses.fields(kind)]
@@ -363,8 +369,11 @@ def _csv(kind: type[Any], rows: list[Any]) -> bytes:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file, whole or not at all; what is no plain file (a pipe, a terminal) is written to as it is."""
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(content)
+            return
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as f:
