@@ -130,10 +130,29 @@ def test_version(run):
     assert run("--version") == Ran(0, f"{akegnn.__version__}\n", "")
 
 
-def test_no_command_shows_what_there_is(run):
-    ran = run()
-    assert ran.code == 2
-    assert "train" in ran.out + ran.err
+@pytest.mark.parametrize("group", [[], ["data"], ["results"]])
+def test_no_command_shows_what_there_is(run, group):
+    ran = run(*group)
+    assert (ran.code, ran.err) == (2, "")
+    assert {"data": "verify", "results": "merge"}.get("".join(group), "train") in ran.out
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["train", "--epochs", "x"], ["--epochs", "integer", "train --help"]),
+        (["train", "--lr", "0,5"], ["--lr", "number"]),
+        (["train", "--seed"], ["--seed", "argument"]),
+        (["train", "--epoch", "3"], ["No such option", "--epoch", "--epochs"]),
+        (["train", "a", "b"], ["unexpected", "b"]),
+        (["trian"], ["No such command 'trian'", "'train'"]),
+        (["data", "lst"], ["No such command 'lst'", "'list'", "data --help"]),
+        (["exchange", "a"], ["source"]),
+    ],
+)
+def test_a_command_that_is_misspelt_is_one_line(refused, given, names):
+    message = refused(*given)
+    assert all(name in message for name in names), message
 
 
 # ---- train -----------------------------------------------------------------------------------------------------------

@@ -41,6 +41,8 @@ from .trackers import TRACKERS, Tracker
 from .training import Epoch
 from .views import VIEWS, from_spec
 
+UsageError: Any = typer.BadParameter.__mro__[1]  # click's, which newer versions of typer bring along
+
 app = typer.Typer(
     name="akegnn",
     help="Turn several graph neural networks, trained on different views of a graph, into one better network.",
@@ -78,14 +80,30 @@ def main() -> None:
     """Run the command; an error meant for people is one line and its exit code, never a traceback."""
     sys.path.insert(0, "")  # your own model lies in the present folder
     try:
-        app()
+        code = app(standalone_mode=False) or 0
     except AkeError as e:
-        print(f"akegnn: {e}", file=sys.stderr)
-        sys.exit(e.code)
-    except SystemExit as e:  # typer turns an interrupt into this
-        if e.code == 130:
-            print("akegnn: interrupted", file=sys.stderr)
-        raise
+        code = _refuse(str(e), e.code)
+    except UsageError as e:
+        code = _misused(e)
+    except typer.Abort:
+        code = 130
+    if code == 130:
+        print("akegnn: interrupted", file=sys.stderr)
+    sys.exit(code)
+
+
+def _misused(error: Any) -> int:
+    """A wrong command, option or argument; without any, the help is shown."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message(), end="")
+        return int(error.exit_code)
+    where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+    return _refuse(" ".join(error.format_message().split()).removesuffix(".") + where, error.exit_code)
+
+
+def _refuse(line: str, code: int) -> int:
+    print(f"akegnn: {line}", file=sys.stderr)
+    return code
 
 
 def _version(wanted: bool) -> None:
