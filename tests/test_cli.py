@@ -107,7 +107,17 @@ def rows(text: str) -> list[dict[str, str]]:
             [
                 *("--model", "--model-arg", "--task", "--view", "--resample", "--recipe", "--seed", "--split"),
                 *("--epochs", "--lr", "--weight-decay", "--patience", "--optimizer", "--metric", "--strategy"),
-                *("--channels", "--bins", "--iterations", "--layers", "--baseline", "--device", "--out", "--config"),
+                *(
+                    "--channels",
+                    "--width",
+                    "--bins",
+                    "--iterations",
+                    "--layers",
+                    "--baseline",
+                    "--device",
+                    "--out",
+                    "--config",
+                ),
                 *("--tensorboard", "--tensorboard-dir", "--mlflow", "--wandb"),
                 *("--quiet", "--json", "nodes.csv", "drop-edges", "package.module:Class", "Examples"),
             ],
@@ -209,6 +219,24 @@ def test_options_arrive_where_they_belong(run, place, tmp_path):
     t, e = s.training, s.exchange
     assert (t.epochs, t.lr, t.weight_decay, t.patience, t.optimizer, t.metric) == (2, 0.02, 0, 5, "SGD", "f1")
     assert (e.strategy, e.channels, e.bins, e.iterations, e.layers) == ("random-output", 2, 7, 1, "hidden")
+
+
+def test_width_and_channels(run, refused, place, tmp_path):
+    """Of a network that is made by function, --channels is the width; of swaps, how many."""
+    quick = ["--epochs", "1", "--view", "mask", "--view", "original", "--device", "cpu", "--quiet"]
+    shapes = []
+    for name in ("--width", "--channels"):
+        assert run("train", place / "graph", "--out", tmp_path / name, name, "3", *quick).code == 0
+        loaded = akegnn.load(tmp_path / name)
+        assert (loaded.settings.exchange.width, loaded.settings.exchange.channels) == (3, 5)
+        shapes.append(tuple(loaded.model.convs[0].lin.weight.shape))
+    assert shapes == [(3, 5), (3, 5)]
+    for name in ("--width", "--channels"):
+        message = refused("train", place / "graph", "--out", tmp_path / "run", name, "64", *quick)
+        assert message.startswith("width: 64 channels wanted, gcn has 16")
+    message = refused("train", place / "graph", "--out", tmp_path / "run", "--width", "3", *QUICK)
+    assert message == "width: only for strategy 'functional', not for 'adaptive'"
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_command_does_what_the_library_does(run, place, tmp_path):
@@ -724,6 +752,10 @@ def test_exchange_shows_every_swap(run, place, tmp_path):
         (["{place}/node", "{place}/node1", "--strategy", "best"], "strategy: 'best' is not one of adaptive"),
         (["{place}/node", "{place}/node1", "--layers", "some"], "layers: 'some' is not one of all, hidden"),
         (["{place}/node", "{place}/node1", "--channels", "0"], "channels: must be at least 1"),
+        (
+            ["{place}/node", "{place}/node1", "--strategy", "functional", "--channels", "3", "--data", "{place}/graph"],
+            "--channels: strategy 'functional' swaps none, and what it makes is as wide as the target",
+        ),
         (
             ["{place}/node", "{place}/node1", "--out", "{place}/graph/nodes.csv/x"],
             "{place}/graph/nodes.csv/x: cannot be",

@@ -175,8 +175,15 @@ def train(
     channels: Annotated[
         int | None,
         typer.Option(
-            show_default="5; functional: as many as there are",
-            help="Channels exchanged per layer and step (M); for the strategy functional, of the network it makes.",
+            show_default="5",
+            help="Channels swapped per layer and step (M); with the strategy functional, which swaps none, as --width.",
+        ),
+    ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(
+            show_default="the model's",
+            help="Channels of every hidden layer of the network that the strategy functional makes.",
         ),
     ] = None,
     bins: Annotated[
@@ -230,6 +237,7 @@ def train(
         swapping = {
             "strategy": strategy,
             "channels": channels,
+            "width": width,
             "bins": bins,
             "iterations": iterations,
             "layers": layers,
@@ -363,7 +371,9 @@ def exchange(
         str | None, typer.Option("--data", help="A graph, where the model or the strategy needs one.")
     ] = None,
     strategy: Annotated[str, typer.Option(help="How channels are chosen.")] = Exchange.strategy,
-    channels: Annotated[int, typer.Option(help="Channels exchanged per layer (M).")] = Exchange.channels,
+    channels: Annotated[
+        int | None, typer.Option(show_default="5", help="Channels swapped per layer (M); functional swaps none.")
+    ] = None,
     bins: Annotated[int, typer.Option(help="Bins of the histogram behind the entropy (B).")] = Exchange.bins,
     layers: Annotated[str, typer.Option(help="`all` or `hidden`.")] = Exchange.layers,
     seed: Annotated[int, typer.Option(help="For the strategies that draw.")] = 0,
@@ -374,6 +384,12 @@ def exchange(
     for given in (target, source):
         if given.resolve() in {(out / f"{name}.safetensors").resolve() for name in ("target", "source")}:
             raise AkeError(f"{given}: would be overwritten; choose another --out")
+    if channels is not None and strategy in STRATEGIES and STRATEGIES[strategy].merges:
+        raise AkeError(
+            f"--channels: strategy {strategy!r} swaps none, and what it makes is as wide as the target "
+            "(akegnn train --width makes narrower ones)"
+        )
+    channels = Exchange.channels if channels is None else channels
     first, second = (_network(path, model, model_arg) for path in (target, source))
     how: dict[str, Any] = {"strategy": strategy, "channels": channels, "bins": bins, "layers": layers, "seed": seed}
     swaps = exchange_networks(first, second, data=_some_graph(dataset), **how)
