@@ -10,7 +10,7 @@ demo: install
 	$(BIN)/akegnn train digits --out runs/demo
 	@echo
 	@echo "The run folder is runs/demo; its first predictions:"
-	@$(BIN)/akegnn predict runs/demo --out runs/demo-predictions.csv && head -n 4 runs/demo-predictions.csv
+	@$(BIN)/akegnn predict runs/demo --force --out runs/demo-predictions.csv && head -n 4 runs/demo-predictions.csv
 
 install: .venv/installed
 

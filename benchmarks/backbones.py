@@ -11,15 +11,14 @@ the file already are left out, so that an interrupted run goes on where it was.
 from __future__ import annotations
 
 import argparse
-import csv
 import multiprocessing
-import os
 import statistics
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import rows as kept
 from akegnn import presets
 from akegnn.errors import AkeError
 from akegnn.fit import plan
@@ -99,15 +98,6 @@ def _key(row: dict[str, str]) -> tuple[str, str, str]:
     return row["dataset"], row["backbone"], row["task"]
 
 
-def write_tables(rows: list[dict[str, str]], page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    for task in ("node", "link", "graph"):
-        start, end = f"<!-- {task} -->", f"<!-- end of {task} -->"
-        before, after = text.split(start)[0], text.split(end)[1]
-        text = f"{before}{start}\n{table(rows, task)}\n{end}{after}"
-    page.write_text(text, encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", default=[], help="a preset, such as cora/gcn; may be repeated")
@@ -117,12 +107,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/backbones.csv"))
     parser.add_argument("--table", type=Path, help="train nothing; put the tables of the rows into this page")
     given = parser.parse_args()
-    rows: list[dict[str, str]] = []
-    if given.out.exists():
-        with given.out.open(newline="") as f:
-            rows = list(csv.DictReader(f))
+    rows = kept.read(given.out)
     if given.table is not None:
-        write_tables(rows, given.table)
+        for task in ("node", "link", "graph"):
+            kept.fill(given.table, task, table(rows, task))
         return
     done = {(*_key(r), int(r["split"])) for r in rows}
     jobs = []
@@ -133,18 +121,11 @@ def main() -> None:
         splits = [s for s in range(preset.splits) if (preset.data, preset.model, preset.task, s) not in done]
         groups = [[s] for s in splits] if preset.task in ("graph", "link") else [splits]
         jobs += [(preset.name, group, seeds, given.device) for group in groups if group]
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    new = not given.out.exists()
     # A fresh process for each job: one that runs out of memory takes no other along.
     context = multiprocessing.get_context("spawn")
-    with given.out.open("a", newline="") as f, context.Pool(given.workers, maxtasksperchild=4) as pool:
-        writer = csv.writer(f, lineterminator="\n")
-        if new:
-            writer.writerow(COLUMNS)
+    with kept.adding(given.out, COLUMNS) as add, context.Pool(given.workers, maxtasksperchild=4) as pool:
         for name, found, seconds in pool.imap_unordered(one, jobs):
-            writer.writerows(found)
-            f.flush()
-            os.fsync(f.fileno())
+            add(found)
             tests = [100 * float(row[6]) for row in found]
             if tests:
                 spread = statistics.stdev(tests) if len(tests) > 1 else 0.0

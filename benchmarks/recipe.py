@@ -12,7 +12,6 @@ and variant; what is in the file already is left out.
 from __future__ import annotations
 
 import argparse
-import csv
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
+import rows as kept
 from akegnn.data.splits import PARTS, node_splits
 from akegnn.fit import Plan, plan
 from akegnn.phases import Bench, Networks
@@ -167,26 +167,56 @@ def average(networks: Sequence[Networks]) -> Networks:
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
+TAUGHT = "merged, soft 0.9, edges anew"
 STEPS = (  # what is compared with what, in the same networks of phase 1
     ("merged by function, no training after it", "merged", "base"),
     ("merged, trained again on the original graph", "merged, labels, original", "base"),
     ("... on fewer edges instead", "merged, labels, edges anew", "merged, labels, original"),
+    ("... the mean of two", "merged, labels, original: averaged with a second", "merged, labels, original"),
     ("a view's network instead of the merged one", "third view, labels, edges anew", "merged, labels, edges anew"),
-    ("soft targets, weight 0.9, fewer edges", "merged, soft 0.9, edges anew", "merged, labels, edges anew"),
-    ("... weight 0.5", "merged, soft 0.5, edges anew", "merged, soft 0.9, edges anew"),
-    ("... on the original graph", "merged, soft 0.9, original", "merged, soft 0.9, edges anew"),
-    ("... from a view's network", "third view, soft 0.9, edges anew", "merged, soft 0.9, edges anew"),
-    ("... from scratch", "from scratch, soft 0.9, edges anew", "merged, soft 0.9, edges anew"),
-    ("... from scratch, weight 0.5", "from scratch, soft 0.5, edges anew", "merged, soft 0.9, edges anew"),
+    ("soft targets, weight 0.9, fewer edges", TAUGHT, "merged, labels, edges anew"),
+    ("... temperature 1/2", "merged, soft 0.9, temperature 1/2", TAUGHT),
+    ("... temperature 1/4", "merged, soft 0.9, temperature 1/4", TAUGHT),
+    ("... nodes by the teachers' confidence", "merged, soft 0.9, by confidence", TAUGHT),
+    ("... weight 0.5", "merged, soft 0.5, edges anew", TAUGHT),
+    ("... on the original graph", "merged, soft 0.9, original", TAUGHT),
+    ("... from a view's network", "third view, soft 0.9, edges anew", TAUGHT),
+    ("... from scratch", "from scratch, soft 0.9, edges anew", TAUGHT),
+    ("... from scratch, temperature 1/2", "from scratch, soft 0.9, temperature 1/2", TAUGHT),
+    ("... from scratch, weight 0.5", "from scratch, soft 0.5, edges anew", TAUGHT),
+    ("four taught from the merged network, by function", "students from merged: by function", TAUGHT),
+    ("... the mean of their weights", "students from merged: averaged", TAUGHT),
+    ("four taught from scratch, by function", "students from new: by function", "from scratch, soft 0.9, edges anew"),
+    (
+        "... temperature 1/2",
+        "students from new, temperature 1/2: by function",
+        "from scratch, soft 0.9, temperature 1/2",
+    ),
+    ("all eight, by function", "students from both: by function", TAUGHT),
+    (
+        "four from scratch, by function, then a second round",
+        "students from new: by function, second round",
+        "students from new: by function",
+    ),
+)
+BEFORE = ("base", "merged", "merged, labels, original")
+CHOICES = (  # which candidates there are; the one with the best validation score is taken
+    ("base, merged, trained again, taught, from scratch", (*BEFORE, TAUGHT, "from scratch, soft 0.9, edges anew")),
+    ("the same, without from scratch", (*BEFORE, TAUGHT)),
+    ("... taught at temperature 1/4", (*BEFORE, "merged, soft 0.9, temperature 1/4")),
+    (
+        "... and four from scratch by function, temperature 1/2",
+        (*BEFORE, "merged, soft 0.9, temperature 1/4", "students from new, temperature 1/2: by function"),
+    ),
 )
 
 
 def table(rows: list[dict[str, str]]) -> str:
     """Each ingredient's paired difference in score on held nodes, over all networks and splits of a regime."""
-    scores: dict[tuple[str, ...], dict[str, float]] = {}
+    found: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
     for r in rows:
-        place = (r["dataset"], r["backbone"], r["split"])
-        scores.setdefault(place, {})[r["variant"]] = 100 * float(r["held"])
+        found.setdefault((r["dataset"], r["backbone"], r["split"]), {})[r["variant"]] = r
+    places = list(found.items())
     lines = [
         "| ingredient | compared with | few labels: difference [95 %], n, p | many labels: difference [95 %], n, p |",
         "| --- | --- | --- | --- |",
@@ -194,22 +224,35 @@ def table(rows: list[dict[str, str]]) -> str:
     for about, new, old in STEPS:
         cells = []
         for few in (True, False):
-            differences = [
-                found[new] - found[old]
-                for (dataset, _, _), found in scores.items()
-                if (dataset in CITATION) is few and new in found and old in found
-            ]
-            mean, half = interval(differences)
-            spread = f"[{mean - half:+.2f}, {mean + half:+.2f}]"
-            cells.append(f"{mean:+.2f} {spread}, {len(differences)}, {wilcoxon(differences):.1g}")
+            both = [v for (data, _, _), v in places if (data in CITATION) is few and new in v and old in v]
+            cells.append(_difference([_held(v[new]) - _held(v[old]) for v in both]))
         lines.append(f"| {about} | {old} | {cells[0]} | {cells[1]} |")
+    first = CHOICES[0]
+    lines += ["", f"| candidates | held, few labels | over the first: {first[0]} |", "| --- | --- | --- |"]
+    every = {name for _, names in CHOICES for name in names}
+    whole = [v for (data, _, _), v in places if data in CITATION and every <= set(v)]
+    for about, names in CHOICES:
+        taken = [_held(_chosen(v, names)) for v in whole]
+        over = [a - _held(_chosen(v, first[1])) for a, v in zip(taken, whole, strict=True)]
+        mean = f"{sum(taken) / len(taken):.2f}" if taken else "-"
+        lines.append(f"| {about} | {mean} | {_difference(over) if names != first[1] else ''} |")
     return "\n".join(lines)
 
 
-def write_table(rows: list[dict[str, str]], page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    start, end = "<!-- ingredients -->", "<!-- end of ingredients -->"
-    page.write_text(f"{text.split(start)[0]}{start}\n{table(rows)}\n{end}{text.split(end)[1]}", encoding="utf-8")
+def _held(row: dict[str, str]) -> float:
+    return 100 * float(row["held"])
+
+
+def _chosen(variants: dict[str, dict[str, str]], names: Sequence[str]) -> dict[str, str]:
+    """The best validation score, then the lowest loss, as the recipe chooses."""
+    return max((variants[n] for n in names), key=lambda r: (float(r["validation"]), -float(r["loss"])))
+
+
+def _difference(values: list[float]) -> str:
+    if len(values) < 2:
+        return "-"
+    mean, half = interval(values)
+    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}], {len(values)}, {wilcoxon(values):.1g}"
 
 
 def main() -> None:
@@ -221,20 +264,12 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("results/recipe.csv"))
     given = parser.parse_args()
-    rows: list[dict[str, str]] = []
-    if given.out.exists():
-        with given.out.open(newline="") as f:
-            rows = list(csv.DictReader(f))
+    rows = kept.read(given.out)
     if given.table is not None:
-        write_table(rows, given.table)
+        kept.fill(given.table, "ingredients", table(rows))
         return
     done = {(r["dataset"], r["backbone"], r["variant"]) for r in rows}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    new = not given.out.exists()
-    with given.out.open("a", newline="") as f:
-        writer = csv.writer(f, lineterminator="\n")
-        if new:
-            writer.writerow(COLUMNS)
+    with kept.adding(given.out, COLUMNS) as add:
         for job in given.only:
             data, model = job.split("/")
             wanted = [v for v in given.variant or VARIANTS if (data, model, v) not in done]
@@ -247,9 +282,10 @@ def main() -> None:
                 prediction = bench.predict(VARIANTS[name](lab))
                 found = [bench.task.scores(prediction, part).tolist() for part in ("val", "test")]
                 losses = bench.task.part_losses(prediction, "val").tolist()
-                for (split, _), score, held, loss in zip(bench.cells, *found, losses, strict=True):
-                    writer.writerow((data, model, split, name, f"{score:.6f}", f"{held:.6f}", f"{loss:.6f}"))
-                f.flush()
+                add(
+                    (data, model, split, name, f"{score:.6f}", f"{held:.6f}", f"{loss:.6f}")
+                    for (split, _), score, held, loss in zip(bench.cells, *found, losses, strict=True)
+                )
             print(f"{job}: {time.perf_counter() - started:.0f} s", flush=True)
 
 

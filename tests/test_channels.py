@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (torch's own name for it)
-from torch import nn
+from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
-from akegnn.channels import Layer, Slot, channel_map, explain
+from akegnn.channels import RULES, Layer, Rule, Slot, channel_map, explain
 from akegnn.errors import AkeError
 
 
@@ -677,6 +677,85 @@ def test_a_layer_without_a_rule_is_taken_apart_safely(heads):
 
 
 # ---- overrides -------------------------------------------------------------------------------------------------------
+
+
+class Table(nn.Module):
+    """A layer type of a person's own: a matrix, and a few numbers for each channel."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(outputs, inputs)), nn.Parameter(torch.randn(outputs))
+        self.more, self.cube = nn.Parameter(torch.randn(outputs, 2)), nn.Parameter(torch.randn(2, outputs, inputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight.t() + self.bias + self.more.sum(1)
+
+
+class Tables(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = Table(5, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.two(self.one(x).relu())
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"weights": ("weight@1",), "travels": ("bias@0", "more@0")}, "one.bias has 6 entries along axis 0, not 5"),
+        (
+            {"weights": ("cube@0",)},
+            "one.cube: a weight must be a matrix with its channels along axis 0 or 1; its rule says 'cube@0', "
+            "its shape is (2, 6, 5)",
+        ),
+        ({"weights": ("weight@2",)}, "its rule says 'weight@2', its shape is (6, 5)"),
+        ({"weights": ("weight@0:2",)}, "its rule says 'weight@0:2', its shape is (6, 5)"),
+        ({"weights": ("bias@0",)}, "its rule says 'bias@0', its shape is (6,)"),
+        ({"weights": ("weight@-1",)}, "Rule: 'weight@-1' must be name@axis or name@axis:end, with axes from 0 on"),
+        ({"weights": ("weight",)}, "Rule: 'weight' must be name@axis or name@axis:end, with axes from 0 on"),
+        ({"weights": ("weight@0",), "travels": ("bias@0", "more@1")}, "one.more has 2 entries along axis 1, not 6"),
+        ({"weights": ("weight@0",), "travels": ("more@0:3",)}, "one.more: its rule says 'more@0:3', but its shape"),
+        ({"weights": ("weight@0",), "travels": ("more@1",), "blocks": True}, "one.more has 2 entries along axis 1"),
+    ],
+)
+def test_a_rule_with_a_wrong_axis_is_told_in_one_line(monkeypatch, given, why):
+    data = Data(x=torch.randn(9, 5), edge_index=torch.randint(9, (2, 20)))
+    monkeypatch.setitem(RULES, Table, Rule(("weight@0",), ("bias@0", "more@0")))
+    assert [x.name for x in channel_map(Tables(), data).layers] == ["one", "two"]
+
+    def told() -> str:
+        try:
+            monkeypatch.setitem(RULES, Table, Rule(**given))
+            found = {r.tensor: r for r in explain(Tables(), data).rows}
+        except AkeError as e:
+            return str(e)
+        assert found["two.weight"].part == "channels", "the others still take part"
+        return found["one.weight"].why
+
+    assert why in told()
+    assert "\n" not in told()
+
+
+class Scales(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = nn.Parameter(torch.randn(6, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.more.sum(1)
+
+
+def test_a_norm_with_a_wrong_axis_is_told_in_one_line(monkeypatch):
+    data = Data(x=torch.randn(9, 5), edge_index=torch.randint(9, (2, 20)))
+    model = Tables()
+    model.one = nn.Sequential(nn.Linear(5, 6), Scales())
+    monkeypatch.setitem(RULES, Scales, Rule(travels=("more@0",), norm=True))
+    assert [x.name for x in channel_map(model, data).layers] == ["one.0", "two"]
+    monkeypatch.setitem(RULES, Scales, Rule(travels=("more@1",), norm=True))
+    assert channel_map(model, data).stays["one.0.weight"] == (
+        "one.0 left out: one.1.more has 2 entries along axis 1, not 6"
+    )
 
 
 @pytest.mark.parametrize("name", ["gcn", "mixhop", "norm torch batch"])

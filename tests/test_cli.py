@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,9 @@ from akegnn.backbones import BACKBONES
 from akegnn.data import DATASETS
 from akegnn.data.own import read_folder
 from akegnn.models import find_class
+from akegnn.strategies import STRATEGIES, Choice, Strategy
 from akegnn.tasks import LinkTask
+from akegnn.views import VIEWS, View
 from small import Net, csv_folder, fit, graph, graphs, masked, same
 
 QUICK = ["--recipe", "paper", "--epochs", "3", "--view", "mask", "--view", "original", "--device", "cpu"]
@@ -104,12 +107,22 @@ def rows(text: str) -> list[dict[str, str]]:
             [
                 *("--model", "--model-arg", "--task", "--view", "--resample", "--recipe", "--seed", "--split"),
                 *("--epochs", "--lr", "--weight-decay", "--patience", "--optimizer", "--metric", "--strategy"),
-                *("--channels", "--bins", "--iterations", "--layers", "--baseline", "--device", "--out", "--config"),
+                *(
+                    "--channels",
+                    "--width",
+                    "--bins",
+                    "--iterations",
+                    "--layers",
+                    "--baseline",
+                    "--device",
+                    "--out",
+                    "--config",
+                ),
                 *("--tensorboard", "--tensorboard-dir", "--mlflow", "--wandb"),
                 *("--quiet", "--json", "nodes.csv", "drop-edges", "package.module:Class", "Examples"),
             ],
         ),
-        (["predict"], ["--data", "--model", "--pairs", "--out", "--json"]),
+        (["predict"], ["--data", "--model", "--pairs", "--out", "--force", "--json"]),
         (["exchange"], ["--out", "--model", "--model-arg", "--strategy", "--channels", "--bins", "--layers", "--seed"]),
         (["explain"], ["--model-arg", "--data", "--json", "why"]),
         (["data"], ["list"]),
@@ -127,10 +140,29 @@ def test_version(run):
     assert run("--version") == Ran(0, f"{akegnn.__version__}\n", "")
 
 
-def test_no_command_shows_what_there_is(run):
-    ran = run()
-    assert ran.code == 2
-    assert "train" in ran.out + ran.err
+@pytest.mark.parametrize("group", [[], ["data"], ["results"]])
+def test_no_command_shows_what_there_is(run, group):
+    ran = run(*group)
+    assert (ran.code, ran.err) == (2, "")
+    assert {"data": "verify", "results": "merge"}.get("".join(group), "train") in ran.out
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (["train", "--epochs", "x"], ["--epochs", "integer", "train --help"]),
+        (["train", "--lr", "0,5"], ["--lr", "number"]),
+        (["train", "--seed"], ["--seed", "argument"]),
+        (["train", "--epoch", "3"], ["No such option", "--epoch", "--epochs"]),
+        (["train", "a", "b"], ["unexpected", "b"]),
+        (["trian"], ["No such command 'trian'", "'train'"]),
+        (["data", "lst"], ["No such command 'lst'", "'list'", "data --help"]),
+        (["exchange", "a"], ["source"]),
+    ],
+)
+def test_a_command_that_is_misspelt_is_one_line(refused, given, names):
+    message = refused(*given)
+    assert all(name in message for name in names), message
 
 
 # ---- train -----------------------------------------------------------------------------------------------------------
@@ -145,7 +177,8 @@ def test_results_go_to_standard_output_and_progress_to_standard_error(run, place
             score["name"]
         )
     assert str(tmp_path / "run") in ran.out
-    lines = ran.err.splitlines()
+    drawn, *lines = ran.err.splitlines()
+    assert drawn.startswith("split 0: train, val, test drawn")
     names = ["base", "1: mask", "2: original"]
     expected = [f"individual, {n}" for n in names] + [f"re-training, {n}" for n in names[1:]]
     assert len(lines) == 5, "a line for every network that is finished"
@@ -188,10 +221,68 @@ def test_options_arrive_where_they_belong(run, place, tmp_path):
     assert (e.strategy, e.channels, e.bins, e.iterations, e.layers) == ("random-output", 2, 7, 1, "hidden")
 
 
+def test_width_and_channels(run, refused, place, tmp_path):
+    """Of a network that is made by function, --channels is the width; of swaps, how many."""
+    quick = ["--epochs", "1", "--view", "mask", "--view", "original", "--device", "cpu", "--quiet"]
+    shapes = []
+    for name in ("--width", "--channels"):
+        assert run("train", place / "graph", "--out", tmp_path / name, name, "3", *quick).code == 0
+        loaded = akegnn.load(tmp_path / name)
+        assert (loaded.settings.exchange.width, loaded.settings.exchange.channels) == (3, 5)
+        shapes.append(tuple(loaded.model.convs[0].lin.weight.shape))
+    assert shapes == [(3, 5), (3, 5)]
+    for name in ("--width", "--channels"):
+        message = refused("train", place / "graph", "--out", tmp_path / "run", name, "64", *quick)
+        assert message.startswith("width: 64 channels wanted, gcn has 16")
+    message = refused("train", place / "graph", "--out", tmp_path / "run", "--width", "3", *QUICK)
+    assert message == "width: only for strategy 'functional', not for 'adaptive'"
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_command_does_what_the_library_does(run, place, tmp_path):
     run("train", place / "graph", "--out", tmp_path / "run", "--seed", "3", "--quiet", *QUICK)
     expected = fit(str(place / "graph"), seed=3, views=["mask", "original"], baseline=True)
     assert same(akegnn.load(tmp_path / "run").model, expected.model)
+
+
+@pytest.mark.parametrize(
+    ("parts", "given", "says"),
+    [
+        (
+            {},
+            [],
+            r"split 0: train, val, test drawn by class with seed \d+, because \S+/d.pt has no masks for it \(train",
+        ),
+        (
+            {"train": range(30)},
+            ["--split", "2"],
+            r"split 2: val, test drawn by class with seed \d+, because \S+ has no masks",
+        ),
+        ({}, ["--splits", "2"], r"split 0 \(the first of 2\): train, val, test drawn"),
+        (
+            {},
+            ["--masks", "random"],
+            r"split 0: train, val, test drawn by class with seed \d+ \(train 36, val 12, test 12\)$",
+        ),
+        ({"train": range(30), "val": range(30, 40), "test": range(40, 60)}, [], None),
+        (
+            {"train": range(30), "val": range(30, 40), "test": range(40, 60)},
+            ["--labels-per-class", "2"],
+            r"split 0: 2 labels of each class drawn with seed \d+ \(train 6, val 10, test 20\)$",
+        ),
+    ],
+)
+def test_a_split_that_was_drawn_is_told_first(run, tmp_path, parts, given, says):
+    torch.save(masked(graph(), **{k: list(v) for k, v in parts.items()}), tmp_path / "d.pt")
+    ran = run("train", tmp_path / "d.pt", "--out", tmp_path / "run", *QUICK, *given)
+    assert ran.code == 0
+    told = [line for line in ran.err.splitlines() if line.startswith("split ")]
+    assert len(told) == (says is not None)
+    if says is not None:
+        assert re.match(says, told[0])
+        assert ran.err.startswith(told[0])
+        silent = run("train", tmp_path / "d.pt", "--out", tmp_path / "silent", "--quiet", *QUICK, *given)
+        assert (silent.code, silent.err) == (0, "")
 
 
 @pytest.mark.parametrize("task", ["node", "link", "graph"])
@@ -386,6 +477,35 @@ def test_what_was_given_in_python_cannot_be_repeated_from_a_file(refused, place,
     assert says in refused("train", "--config", config, "--out", tmp_path / "again", "--quiet")
 
 
+def test_what_was_registered_in_python_cannot_be_repeated_from_a_file(refused, place, tmp_path, monkeypatch):
+    """The command does not know it, and whoever wrote it may draw from anywhere."""
+
+    @dataclass
+    class Jitter(View):
+        rate: float = 0.1
+
+        def draw(self, data, generator):
+            data.x = data.x + self.rate * torch.randn(data.x.shape)
+            return data
+
+    def last(bench, target, source, count, draws):
+        channels = torch.arange(bench.channels - count, bench.channels).expand(bench.layers, count)
+        yield Choice(channels, channels)
+
+    monkeypatch.setitem(VIEWS, "jitter", Jitter)
+    monkeypatch.setitem(STRATEGIES, "last", Strategy(last, "the last"))
+    for name, given in (
+        ("view 'jitter'", {"views": ["jitter:0.2", "mask"]}),
+        ("strategy 'last'", {"strategy": "last"}),
+    ):
+        how = given if "views" in given else {"exchange": given}
+        folder = fit(str(place / "graph"), **how).save(tmp_path / name)
+        says = f"does not repeat the run: {name}."
+        assert says in (folder / "README.md").read_text()
+        message = refused("train", "--config", folder / "config.toml", "--out", tmp_path / "again", "--quiet")
+        assert f"its {name} was given in Python" in message
+
+
 def test_an_interrupt_is_one_line(run, place, tmp_path, monkeypatch):
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
@@ -456,6 +576,34 @@ def test_predict_nodes(run, place, tmp_path):
     assert [{**r, "probability": float(r["probability"])} for r in rows(printed.out)] == told
     assert run("predict", place / "node", "--out", tmp_path / "p.csv") == Ran(0, "", "")
     assert (tmp_path / "p.csv").read_text() == printed.out
+
+
+def test_predictions_are_not_written_over_a_file(run, refused, place, tmp_path):
+    path, link = tmp_path / "p.csv", tmp_path / "link.csv"
+    path.write_text("mine\n")
+    link.symlink_to(path)
+    for out in (path, link):
+        message = refused("predict", place / "node", "--out", out)
+        assert message == f"{out}: is there already; choose another --out, delete it or pass --force"
+    assert path.read_text() == "mine\n"
+    printed = run("predict", place / "node").out
+    assert run("predict", place / "node", "--out", link, "--force") == Ran(0, "", "")
+    assert (path.read_text(), link.is_symlink()) == (printed, True)
+    assert run("predict", place / "node", "--out", path) == Ran(0, "", ""), "the same again changes nothing"
+    (tmp_path / "empty").touch()  # as mktemp makes it
+    assert run("predict", place / "node", "--out", tmp_path / "empty") == Ran(0, "", "")
+    assert (tmp_path / "empty").read_text() == printed
+    assert {p.name for p in tmp_path.iterdir()} == {"p.csv", "link.csv", "empty"}
+
+
+def test_predictions_go_to_a_pipe_as_they_are(run, place, tmp_path):
+    assert run("predict", place / "node", "--out", "/dev/null") == Ran(0, "", "")
+    assert Path("/dev/null").is_char_device()
+    os.mkfifo(tmp_path / "pipe")
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit((tmp_path / "pipe").read_text)
+        assert run("predict", place / "node", "--out", tmp_path / "pipe") == Ran(0, "", "")
+        assert read.result(60) == run("predict", place / "node").out
 
 
 def test_predict_with_an_own_model(run, refused, place):
@@ -573,6 +721,18 @@ def test_exchange_of_two_runs(run, place, tmp_path):
     assert same(fresh, target)
 
 
+@pytest.mark.parametrize("there", ["target.safetensors", "source.safetensors", "swaps.csv"])
+def test_an_exchange_is_not_written_over_files(run, refused, place, tmp_path, there):
+    given = ["exchange", place / "node", place / "node1", "--out", tmp_path, "--json"]
+    (tmp_path / there).write_text("mine")
+    assert refused(*given) == f"{tmp_path / there}: is there already; choose another --out, delete it or pass --force"
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(there, "mine")], "nor is any other written"
+    assert run(*given, "--force").code == 0
+    assert run(*given).code == 0, "the same again changes nothing"
+    assert (tmp_path / there).read_bytes() != b"mine"
+    assert "is there already" in refused(*given, "--channels", "1")
+
+
 def test_exchange_shows_every_swap(run, place, tmp_path):
     ran = run("exchange", place / "node", place / "node1", "--out", tmp_path)
     swaps = rows((tmp_path / "swaps.csv").read_text())
@@ -592,6 +752,10 @@ def test_exchange_shows_every_swap(run, place, tmp_path):
         (["{place}/node", "{place}/node1", "--strategy", "best"], "strategy: 'best' is not one of adaptive"),
         (["{place}/node", "{place}/node1", "--layers", "some"], "layers: 'some' is not one of all, hidden"),
         (["{place}/node", "{place}/node1", "--channels", "0"], "channels: must be at least 1"),
+        (
+            ["{place}/node", "{place}/node1", "--strategy", "functional", "--channels", "3", "--data", "{place}/graph"],
+            "--channels: strategy 'functional' swaps none, and what it makes is as wide as the target",
+        ),
         (
             ["{place}/node", "{place}/node1", "--out", "{place}/graph/nodes.csv/x"],
             "{place}/graph/nodes.csv/x: cannot be",

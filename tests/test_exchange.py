@@ -21,7 +21,7 @@ import literal
 from akegnn.channels import Layer, Slot, channel_map
 from akegnn.errors import AkeError
 from akegnn.exchange import Swap, Workbench, correlation, entropy, exchange, exchange_ring, ring, ring_steps
-from akegnn.strategies import STRATEGIES
+from akegnn.strategies import STRATEGIES, Choice, Strategy
 
 # By name, because the package may offer the function `exchange` under the name of this module.
 module = importlib.import_module("akegnn.exchange")
@@ -541,7 +541,7 @@ SCALARS = [  # strategies, M, weights moved into the target in layers 6 -> 5 and
 
 @pytest.mark.parametrize(("axis", "count", "expected"), SCALARS)
 def test_every_strategy_moves_as_many_weights(plain, axis, count, expected):
-    for strategy in (s for s in STRATEGIES.values() if s.axis == axis):
+    for strategy in (STRATEGIES[n] for n in RINGS if STRATEGIES[n].axis == axis):
         after = population(plain, networks_for(strategy, 2))
         before = copied(after)
         layers = taking_part(plain, strategy)
@@ -741,3 +741,37 @@ def test_wide_layers_are_counted_in_parts(monkeypatch):
         found.append((ring(given, [layer], STRATEGIES["adaptive"], **how), given["w"]))
     assert found[0][0] == found[1][0]
     assert torch.equal(found[0][1], found[1][1])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_only_the_packages_own_choice_is_recorded_on_a_gpu(monkeypatch, own):
+    """A choice that draws, recorded once and replayed, would have the numbers of its first draw for ever."""
+    room = importlib.import_module("akegnn.exchange")
+
+    class OnGpu(Workbench):  # a bench that believes to be there
+        direct = property(lambda self: True, lambda self, value: None)
+
+    class Recorded:
+        def __init__(self, keep):
+            recorded.append(keep)
+
+        def __call__(self, *given):
+            return room._move(*given)
+
+    def drawing(bench, target, source, count, draws):
+        for _ in range(count):
+            pair, found = bench.redundant_pair(target)
+            drawn.append(bench.draw(1, draws))
+            yield Choice(pair[:, :1], drawn[-1], found)
+
+    recorded, drawn = [], []
+    monkeypatch.setattr(room, "Workbench", OnGpu)
+    monkeypatch.setattr(room, "_Recorded", Recorded)
+    strategy = Strategy(drawing, "redundant for any", adaptive=True) if own else STRATEGIES["adaptive"]
+    stacks = {"w": torch.randn(3, 2, 7, 5, generator=torch.Generator().manual_seed(0))}
+    swaps = ring(
+        stacks, [Layer("w", 7, (Slot("w", 0, 7),))], strategy, steps=[(0, 1), (1, 2)], channels=3, seeds=(0, 1)
+    )
+    assert len(swaps) == 12
+    assert recorded == ([] if own else [True])
+    assert len(drawn) == (6 if own else 0)

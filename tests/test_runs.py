@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from akegnn import cli, runs
 from akegnn.errors import AkeError
 from akegnn.runs import FILES, MARK, MORE, load, load_weights, save, writing
 from akegnn.settings import Settings, from_toml, to_toml
-from small import Net, csv_folder, fit, graph, masked, refusal, same
+from small import Net, child, csv_folder, fit, graph, masked, outcome, refusal, same
 
 PROMISED = {"config.toml", "metrics.json", "history.csv", "swaps.csv", "model.safetensors", "README.md"}
 
@@ -179,31 +178,6 @@ def test_a_folder_that_cannot_be_written(result, tmp_path, place):
 
 
 # ---- another process -------------------------------------------------------------------------------------------------
-
-
-def child(work: Callable[[], object]) -> int:
-    """Do ``work`` in a process that is a copy of this one: no need to import everything again."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; here they hold no lock
-        pid = os.fork()
-    if pid:
-        return pid
-    code = 99
-    try:
-        silent = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silent, 1)
-        os.dup2(silent, 2)
-        work()
-        code = 0
-    except AkeError:
-        code = 2
-    finally:
-        os._exit(code)
-
-
-def outcome(pid: int) -> int:
-    """Exit status, or minus the signal."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_two_at_once(result, tmp_path):

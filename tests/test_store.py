@@ -12,17 +12,15 @@ import sqlite3
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from akegnn import store as stores
-from akegnn.errors import AkeError
 from akegnn.experiments import Experiment, Job, base, blocks, entries, run, to_csv, to_markdown
 from akegnn.store import Cell, Store, key_of
-from small import csv_folder, refusal
+from small import child, csv_folder, outcome, refusal
 
 
 def cells(
@@ -207,6 +205,25 @@ def test_merge_with_itself_or_nothing(kept, tmp_path):
     assert kept.cells() == cells()
 
 
+def test_a_store_of_an_earlier_version(kept, tmp_path):
+    """Its cells have a column more, ``error``, which was never filled: it is read, added to, and merged either way."""
+    with sqlite3.connect(tmp_path / "old") as db:
+        db.executescript(stores.SCHEMA.replace("seconds, primary key", "seconds, error, primary key"))
+        db.execute("insert into blocks values ('a', 'block a', '{}', '{}', 1.5, 0, '[]', '2026-01-01T00:00:00Z')")
+        rows = [(*dataclasses.astuple(c), "") for c in cells("a")]
+        db.executemany(f"insert into cells values ({', '.join('?' * len(rows[0]))})", rows)
+    db.close()
+    with Store(tmp_path / "old", create=False) as old:
+        assert old.cells() == cells("a")
+    add(kept, "b")
+    assert kept.merge(tmp_path / "old") == (1, 0)
+    assert kept.cells() == sorted(cells("a") + cells("b"), key=lambda c: (c.method, c.split, c.seed, c.block))
+    with Store(tmp_path / "old") as old:
+        assert add(old, "c")
+        assert old.merge(kept.path) == (1, 1)
+        assert old.cells(["b", "c"]) == sorted(cells("b") + cells("c"), key=lambda c: (c.method, c.seed, c.block))
+
+
 def test_merge_takes_all_of_a_store_or_nothing(kept, tmp_path):
     with Store(tmp_path / "elsewhere") as other:
         for k in "abc":
@@ -260,31 +277,6 @@ def test_a_place_that_cannot_be_written(tmp_path, place):
 
 
 # ---- another process -------------------------------------------------------------------------------------------------
-
-
-def child(work: Callable[[], object]) -> int:
-    """Do ``work`` in a process that is a copy of this one: no need to import everything again."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; here they hold no lock
-        pid = os.fork()
-    if pid:
-        return pid
-    code = 99
-    try:
-        silent = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silent, 1)
-        os.dup2(silent, 2)
-        work()
-        code = 0
-    except AkeError as e:
-        code = 2 if "\n" not in str(e) else 98
-    finally:
-        os._exit(code)
-
-
-def outcome(pid: int) -> int:
-    """Exit status, or minus the signal."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.fixture

@@ -69,6 +69,11 @@ def test_the_alternatives_of_the_paper_are_there():
     assert set(STRATEGIES) >= {"adaptive", *DRAWING, "first-output", "adaptive-input", "first-input", "self", "neuron"}
 
 
+def test_who_chooses_nothing_merges():
+    assert [name for name, way in STRATEGIES.items() if way.merges] == ["functional"]
+    assert STRATEGIES["functional"].choose is None
+
+
 def test_unknown_name():
     with pytest.raises(AkeError, match="'best' is not one of adaptive, random-output"):
         strategy("best")

@@ -218,9 +218,22 @@ def test_a_width_that_cannot_be_is_refused_before_training() -> None:
         {"recipe": "paper", "exchange": {"width": 4}},
         {"exchange": {"width": 1000}},
         {"exchange": {"width": -1}},
+        {"exchange": {"width": 17}},  # gcn has 16
+        {"exchange": {"channels": 17}},
+        {"exchange": {"width": 5}, "model_args": {"hidden_channels": 4}},
+        {"exchange": {"width": 4, "channels": 3}},
     ):
         assert refusal(lambda given=given: fit(on_epoch=seen.append, **given))  # type: ignore[misc]
     assert not seen
+
+
+def test_a_network_is_never_made_wider_than_the_model() -> None:
+    message = refusal(lambda: fit(exchange={"width": 17}))
+    assert message.startswith("width: 17 channels wanted, gcn has 16; ")
+    assert "--model-arg hidden_channels=17" in message
+    made = fit(epochs=1, exchange={"width": 5, "channels": 5}, model_args={"hidden_channels": 5})
+    assert made.model.convs[0].lin.weight.shape == (5, 5)
+    assert "both are the width" in refusal(lambda: fit(exchange={"width": 4, "channels": 3}))
 
 
 # ---- soft targets ----------------------------------------------------------------------------------------------------

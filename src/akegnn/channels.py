@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -133,6 +135,9 @@ class Explanation:
 # ---- what a channel is, by type of layer -----------------------------------------------------------------------------
 
 
+_PATTERN = re.compile(r"(?P<name>[^@]+)@(?P<axis>\d+)(:(?P<end>\d+))?")
+
+
 @dataclass(frozen=True)
 class Rule:
     """A type of layer as data. Tensors are written ``name@axis``, or ``name@axis:end`` for several axes taken as one.
@@ -147,6 +152,12 @@ class Rule:
     norm: bool = False
     blocks: bool = False  # each weight is a block of outputs of its own
     passes: bool = False  # inputs also reach the output as they are, column by column
+
+    def __post_init__(self) -> None:
+        for pattern in (*self.weights, *self.travels, *self.reads):
+            found = _PATTERN.fullmatch(pattern)
+            if found is None or (found["end"] and int(found["end"]) <= int(found["axis"])):
+                raise AkeError(f"Rule: {pattern!r} must be name@axis or name@axis:end, with axes from 0 on")
 
 
 _GAT = ("att_src@1:3", "att_dst@1:3", "att_edge@1:3", "att@1:3", "lin_edge.weight@0", "bias@0")
@@ -354,7 +365,7 @@ def _find_sites(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[_Si
             return
         heads = int(getattr(module, "heads", 1))
         site = _Site(prefix, module, rule, [], [], [], [], heads=heads)
-        for slot in _slots(prefix, rule.weights, tensors):
+        for slot in _slots(prefix, rule.weights, tensors, matrices=True):
             site.weights.append(slot)
             site.inputs.append(Slot(slot.name, 1 - slot.axis, tensors[slot.name].shape[1 - slot.axis]))
         site.reads = [*site.inputs, *_slots(prefix, rule.reads, tensors)]
@@ -374,16 +385,26 @@ def _find_sites(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[_Si
     yield from walk("", model)
 
 
-def _slots(prefix: str, patterns: Iterable[str], tensors: Mapping[str, Tensor]) -> Iterator[Slot]:
+def _slots(
+    prefix: str, patterns: Iterable[str], tensors: Mapping[str, Tensor], matrices: bool = False
+) -> Iterator[Slot]:
     for pattern in patterns:
-        name, _, axes = pattern.partition("@")
-        first, _, end = axes.partition(":")
-        axis, span = int(first), (int(end) - int(first) if end else 1)
-        full = f"{prefix}.{name}" if prefix else name
-        for tensor in (n for n in tensors if fnmatch.fnmatchcase(n, full)):
-            if tensors[tensor].dim() > axis:
-                size = int(torch.tensor(tensors[tensor].shape[axis : axis + span]).prod())
-                yield Slot(tensor, axis, size, 0, span)
+        found = _PATTERN.fullmatch(pattern)
+        assert found is not None
+        axis = int(found["axis"])
+        end = int(found["end"] or axis + 1)
+        full = f"{prefix}.{found['name']}" if prefix else found["name"]
+        for name in (n for n in tensors if fnmatch.fnmatchcase(n, full)):
+            shape = tuple(tensors[name].shape)
+            if matrices and (len(shape) != 2 or end > axis + 1 or axis > 1):
+                raise AkeError(
+                    f"{name}: a weight must be a matrix with its channels along axis 0 or 1; "
+                    f"its rule says {pattern!r}, its shape is {shape}"
+                )
+            if axis < len(shape) < end:
+                raise AkeError(f"{name}: its rule says {pattern!r}, but its shape is {shape}")
+            if axis < len(shape):
+                yield Slot(name, axis, math.prod(shape[axis:end]), 0, end - axis)
 
 
 def _layers_of(site: _Site) -> Iterator[_Traced]:
@@ -394,15 +415,23 @@ def _layers_of(site: _Site) -> Iterator[_Traced]:
         for slot, inputs in zip(site.weights, site.inputs, strict=True):
             travels = tuple(replace(t, start=start, size=slot.size) for t in site.travels)
             layer = Layer(slot.name.rsplit(".", 1)[0], slot.size, (slot,), (inputs,), travels)
-            yield _Traced(layer, site, slot.size, start, ())
             start += slot.size
+            odd = next((t for t in site.travels if t.size < start), None)
+            yield _Traced(layer, site, slot.size, start - slot.size, (), problem=_misnamed(odd, start))
         return
     channels = site.weights[0].size
     averaged = site.heads > 1 and getattr(site.module, "concat", True) is False
     outputs = channels // site.heads if averaged else channels
     name = site.name or type(site.module).__name__
     layer = Layer(name, channels, tuple(site.weights), tuple(site.inputs), tuple(site.travels))
-    yield _Traced(layer, site, outputs, 0, tuple(site.shared))
+    # Several heads may share an entry; anything else of another size is not what the rule says.
+    odd = next((s for s in site.shared if s.size != outputs), None)
+    yield _Traced(layer, site, outputs, 0, tuple(site.shared), problem=_misnamed(odd, outputs))
+
+
+def _misnamed(slot: Slot | None, wanted: int) -> str | None:
+    """Why a layer is left out, of a tensor whose rule names the wrong axis."""
+    return f"{slot.name} has {slot.size} entries along axis {slot.axis}, not {wanted}" if slot else None
 
 
 def _trace(model: nn.Module, data: Data, sites: list[_Site], traced: list[_Traced]) -> None:
@@ -411,6 +440,12 @@ def _trace(model: nn.Module, data: Data, sites: list[_Site], traced: list[_Trace
         with _Hooks(sites, _remember):
             forward(model, data)
         for t in traced:
+            wide = min(map(_columns, t.site.calls), default=math.inf)
+            if t.problem is None and wide < t.start + t.outputs:
+                w = t.layer.weights[0]
+                t.problem = f"{w.name} has {w.size} channels along axis {w.axis}, but its output has {wide} columns"
+            if t.problem is not None:
+                continue
             first = _arrivals(model, data, sites, t, 0)
             last = _arrivals(model, data, sites, t, t.outputs - 1) if t.outputs > 1 else first
             for name, columns in first.items():
@@ -491,6 +526,13 @@ def _nan_columns(x: Tensor) -> set[int]:
     return set(x.isnan().flatten(0, -2).any(0).nonzero().flatten().tolist())
 
 
+def _columns(out: Any) -> float:
+    """Of the output of a layer, or the first of several; no end of them, where there are none to be looked at."""
+    if isinstance(out, Tensor) and out.is_floating_point():
+        return out.shape[-1] if out.dim() else 0
+    return _columns(out[0]) if isinstance(out, tuple) and out and not hasattr(out, "_fields") else math.inf
+
+
 def _taint(value: Any, columns: set[int]) -> Any:
     if isinstance(value, Tensor) and value.is_floating_point():
         value = value.clone()  # the model may work on it in place
@@ -520,7 +562,7 @@ def _prove(
 ) -> list[Layer]:
     """Settle a group's travelling tensors and readers, then permute it and compare the model's output."""
     complete = [_complete(t, group, sites, stays) for t in group]
-    problem = next((t.problem for t in group if t.problem), None)
+    problem = next((p for t in group if (p := t.problem or _misfit(t, sites))), None)
     if problem is None and not all(_invariant(model, data, reference, group, complete, sites, seed) for seed in (1, 2)):
         problem = "the model's output depends on the order of its channels, by something not of a known type"
     if problem is None:
@@ -552,6 +594,15 @@ def _complete(t: _Traced, group: list[_Traced], sites: Mapping[str, _Site], stay
     elif not whole:
         tied = "several heads share one output"
     return replace(t.layer, travels=tuple(travels), readers=tuple(readers), output=output, tied=tied)
+
+
+def _misfit(t: _Traced, sites: Mapping[str, _Site]) -> str | None:
+    """A tensor that is too small for the columns that arrive there: its rule names another axis."""
+    for name, offset in t.arrives.items():
+        for s in () if name == "" else sites[name].travels if sites[name].rule.norm else sites[name].reads:
+            if s.size < offset + t.outputs:
+                return _misnamed(s, offset + t.outputs)
+    return None
 
 
 def _invariant(
@@ -607,7 +658,7 @@ def _reasons_to_stay(sites: list[_Site], tensors: Mapping[str, Tensor]) -> dict[
             stays[name] = "a single number, not one per channel"
         elif site is None:
             stays[name] = "not part of a known layer"
-        elif any(s.name == name for s in site.shared):
+        elif site.heads > 1 and any(s.name == name for s in site.shared):
             stays[name] = "one entry for several heads"
         elif site.rule.norm:
             stays[name] = f"no exchanged layer feeds {site.name}"

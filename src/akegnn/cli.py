@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ from .forward import forward
 from .models import build, complete_arguments, find_class
 from .progress import Display
 from .report import write as write_report
-from .settings import Exchange, Settings, from_toml, unrepeatable
+from .settings import Exchange, Settings, from_toml
 from .store import Store
 from .strategies import STRATEGIES
 from .tasks import TASKS, LinkTask, make_task
@@ -39,6 +40,8 @@ from .tasks.base import cast, check_graph, precision_of
 from .trackers import TRACKERS, Tracker
 from .training import Epoch
 from .views import VIEWS, from_spec
+
+UsageError: Any = typer.BadParameter.__mro__[1]  # click's, which newer versions of typer bring along
 
 app = typer.Typer(
     name="akegnn",
@@ -69,6 +72,7 @@ RootOption = Annotated[
     Path | None,
     typer.Option(help="A folder with data files; then AKEGNN_DATA and the cache are looked in.", show_default=False),
 ]
+ForceOption = Annotated[bool, typer.Option("--force", help="Write over files that are there.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
 
@@ -76,14 +80,30 @@ def main() -> None:
     """Run the command; an error meant for people is one line and its exit code, never a traceback."""
     sys.path.insert(0, "")  # your own model lies in the present folder
     try:
-        app()
+        code = app(standalone_mode=False) or 0
     except AkeError as e:
-        print(f"akegnn: {e}", file=sys.stderr)
-        sys.exit(e.code)
-    except SystemExit as e:  # typer turns an interrupt into this
-        if e.code == 130:
-            print("akegnn: interrupted", file=sys.stderr)
-        raise
+        code = _refuse(str(e), e.code)
+    except UsageError as e:
+        code = _misused(e)
+    except typer.Abort:
+        code = 130
+    if code == 130:
+        print("akegnn: interrupted", file=sys.stderr)
+    sys.exit(code)
+
+
+def _misused(error: Any) -> int:
+    """A wrong command, option or argument; without any, the help is shown."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message(), end="")
+        return int(error.exit_code)
+    where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+    return _refuse(" ".join(error.format_message().split()).removesuffix(".") + where, error.exit_code)
+
+
+def _refuse(line: str, code: int) -> int:
+    print(f"akegnn: {line}", file=sys.stderr)
+    return code
 
 
 def _version(wanted: bool) -> None:
@@ -155,8 +175,15 @@ def train(
     channels: Annotated[
         int | None,
         typer.Option(
-            show_default="5; functional: as many as there are",
-            help="Channels exchanged per layer and step (M); for the strategy functional, of the network it makes.",
+            show_default="5",
+            help="Channels swapped per layer and step (M); with the strategy functional, which swaps none, as --width.",
+        ),
+    ] = None,
+    width: Annotated[
+        int | None,
+        typer.Option(
+            show_default="the model's",
+            help="Channels of every hidden layer of the network that the strategy functional makes.",
         ),
     ] = None,
     bins: Annotated[
@@ -210,6 +237,7 @@ def train(
         swapping = {
             "strategy": strategy,
             "channels": channels,
+            "width": width,
             "bins": bins,
             "iterations": iterations,
             "layers": layers,
@@ -276,7 +304,8 @@ def train(
         for tracker in trackers:
             display.say(f"{tracker.name}: {tracker.where}")
         with display:
-            prepared.trainer = dataclasses.replace(prepared.trainer, on_epoch=_all(display, trackers))
+            drawn = _drawn(s, prepared.trainer.task.sizes) if s.splits_drawn else ""
+            prepared.trainer = dataclasses.replace(prepared.trainer, on_epoch=_all(display, trackers, drawn))
             prepared.say = display.say
             result = prepared.run_seeds(many or [s.seed], parts or None) if several else prepared.run()
         runs.write(result, writing)
@@ -299,6 +328,7 @@ def predict(
         Path | None, typer.Option(help="Link task: a CSV file with the columns source and target.")
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write a CSV file instead of printing it.")] = None,
+    force: ForceOption = False,
     data_root: RootOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -316,17 +346,14 @@ def predict(
     if as_json:
         print(json.dumps(rows))
         return
-    try:
-        text = sys.stdout if out is None else out.open("w", newline="")
-    except OSError as e:
-        raise AkeError(f"{out}: cannot be written ({e.strerror})") from None
-    try:
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    finally:
-        if out is not None:
-            text.close()
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    if out is None:
+        sys.stdout.write(text.getvalue())
+    else:
+        _write({out: text.getvalue().encode()}, force)
 
 
 @app.command()
@@ -344,16 +371,25 @@ def exchange(
         str | None, typer.Option("--data", help="A graph, where the model or the strategy needs one.")
     ] = None,
     strategy: Annotated[str, typer.Option(help="How channels are chosen.")] = Exchange.strategy,
-    channels: Annotated[int, typer.Option(help="Channels exchanged per layer (M).")] = Exchange.channels,
+    channels: Annotated[
+        int | None, typer.Option(show_default="5", help="Channels swapped per layer (M); functional swaps none.")
+    ] = None,
     bins: Annotated[int, typer.Option(help="Bins of the histogram behind the entropy (B).")] = Exchange.bins,
     layers: Annotated[str, typer.Option(help="`all` or `hidden`.")] = Exchange.layers,
     seed: Annotated[int, typer.Option(help="For the strategies that draw.")] = 0,
+    force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Swap redundant channels of one network for informative ones of another. The files given are not changed."""
     for given in (target, source):
         if given.resolve() in {(out / f"{name}.safetensors").resolve() for name in ("target", "source")}:
             raise AkeError(f"{given}: would be overwritten; choose another --out")
+    if channels is not None and strategy in STRATEGIES and STRATEGIES[strategy].merges:
+        raise AkeError(
+            f"--channels: strategy {strategy!r} swaps none, and what it makes is as wide as the target "
+            "(akegnn train --width makes narrower ones)"
+        )
+    channels = Exchange.channels if channels is None else channels
     first, second = (_network(path, model, model_arg) for path in (target, source))
     how: dict[str, Any] = {"strategy": strategy, "channels": channels, "bins": bins, "layers": layers, "seed": seed}
     swaps = exchange_networks(first, second, data=_some_graph(dataset), **how)
@@ -361,9 +397,12 @@ def exchange(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise AkeError(f"{out}: cannot be written ({e.strerror})") from None
-    runs.write_tensors(out / "target.safetensors", first.state_dict())
-    runs.write_tensors(out / "source.safetensors", second.state_dict())
-    runs.write_rows(out / "swaps.csv", Swap, swaps)
+    content = {
+        out / "target.safetensors": runs.tensor_bytes(first.state_dict()),
+        out / "source.safetensors": runs.tensor_bytes(second.state_dict()),
+        out / "swaps.csv": runs.row_bytes(Swap, swaps),
+    }
+    _write(content, force)
     if as_json:
         print(json.dumps([dataclasses.asdict(x) for x in swaps]))
         return
@@ -445,7 +484,7 @@ def reproduce(
         return
     if name not in EXPERIMENTS:
         raise AkeError(f"reproduce: {name!r} is not one of {', '.join(EXPERIMENTS)}")
-    experiment = EXPERIMENTS[name]
+    experiment = EXPERIMENTS[name].at(data_root)
     chosen = experiment.chosen(seeds, splits, only or [])
     refused: list[tuple[str, str]] = []
     with Store(store, create=not render) as kept:
@@ -588,15 +627,26 @@ def data_path(
 # ---- helpers ---------------------------------------------------------------------------------------------------------
 
 
-def _all(display: Display, trackers: Sequence[Tracker]) -> Callable[[Epoch], None]:
-    """One function that tells all of them."""
+def _all(display: Display, trackers: Sequence[Tracker], first: str) -> Callable[[Epoch], None]:
+    """One function that tells all of them; before the first epoch of a run that was not refused, a line for people."""
     hooks: list[Callable[[Epoch], None]] = [display, *(t.on_epoch for t in trackers)]
 
     def on_epoch(epoch: Epoch) -> None:
+        nonlocal first
+        if first:
+            display.say(first)
+            first = ""
         for hook in hooks:
             hook(epoch)
 
     return on_epoch
+
+
+def _drawn(s: Settings, sizes: Mapping[str, int]) -> str:
+    """What of the split was not in the data, or was asked for."""
+    which = f"split {s.split}" + (f" (the first of {len(s.splits)})" if len(s.splits) > 1 else "")
+    missing = f", because {s.data} has no masks for it" if s.masks == "given" and "by class" in s.splits_drawn else ""
+    return f"{which}: {s.splits_drawn}{missing} ({', '.join(f'{part} {size}' for part, size in sizes.items())})"
 
 
 def _warning(display: Display) -> Callable[[str], None]:
@@ -620,7 +670,7 @@ def _console() -> Console:
 
 
 def _plan_from(config: Path, s: Settings) -> Plan:
-    if reasons := unrepeatable(s):
+    if reasons := runs.unrepeatable(s):
         raise AkeError(f"{config}: its {reasons[0]} was given in Python, so the run cannot be repeated from the file")
     t = s.training
     return plan(
@@ -654,6 +704,19 @@ def _plan_from(config: Path, s: Settings) -> Plan:
         precision=t.precision,
         device=s.device,
     )
+
+
+def _write(content: Mapping[Path, bytes], force: bool) -> None:
+    """Write files, each whole or not at all; none where one is there that holds something else."""
+    for path, new in content.items():
+        try:
+            other = not force and path.is_file() and path.read_bytes() not in (b"", new)
+        except OSError as e:
+            raise AkeError(f"{path}: cannot be read ({e.strerror})") from None
+        if other:
+            raise AkeError(f"{path}: is there already; choose another --out, delete it or pass --force")
+    for path, new in content.items():
+        runs.write_file(path.resolve() if path.is_file() else path, new)  # a link stays one
 
 
 def _arguments(given: list[str] | None) -> dict[str, Any]:

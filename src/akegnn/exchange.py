@@ -20,7 +20,7 @@ from .channels import ChannelMap, Layer, Slot, channel_map
 from .errors import AkeError
 from .functional import Pick, merge
 from .settings import Exchange, derive
-from .strategies import Choice, Strategy
+from .strategies import Choice, Strategy, adaptive
 from .strategies import strategy as named_strategy
 
 TIE = 1e-12
@@ -372,7 +372,8 @@ def ring(
         replicas = len(seeds)
         draws = [_generator(seed, layers.index(job.layer)) for job in together for seed in seeds]
         made: list[tuple[Choice, int, int, int]] = []
-        move = _Recorded(keep=record) if strategy.adaptive and bench.direct else _move
+        # Of the package's own choice it is known that it depends on nothing but the bench; a person's may draw.
+        move = _Recorded(keep=record) if strategy.choose is adaptive and bench.direct else _move
         for n, (source, target) in enumerate(steps, 1):
             if strategy.partner == "self":
                 source = target
@@ -395,6 +396,7 @@ def _move(
     bench: Workbench, strategy: Strategy, target: int, source: int, count: int, draws: list[torch.Generator]
 ) -> Iterator[Choice]:
     """Choose and swap, ``count`` times."""
+    assert strategy.choose is not None, "merged, not swapped"
     for choice in strategy.choose(bench, target, source, count, draws):
         bench.swap(target, source, choice)
         yield choice
@@ -402,7 +404,7 @@ def _move(
 
 class _Recorded:
     """The same on a GPU: a choice and its swap are some hundred small kernels, recorded once for each source and target
-    as a CUDA graph and replayed. An adaptive choice depends on nothing but the bench, so one recording does."""
+    as a CUDA graph and replayed. The adaptive choice depends on nothing but the bench, so one recording does."""
 
     def __init__(self, keep: bool) -> None:
         self.keep, self.warm = keep, False

@@ -422,6 +422,11 @@ def plan(
     if swapping.strategy not in STRATEGIES:
         raise AkeError(f"strategy: {swapping.strategy!r} is not one of {', '.join(STRATEGIES)}")
     if STRATEGIES[swapping.strategy].merges and isinstance(exchange, Mapping) and "channels" in exchange:
+        if swapping.width not in (0, swapping.channels):
+            raise AkeError(
+                f"width: {swapping.width}, but channels: {swapping.channels}; for strategy {swapping.strategy!r} "
+                "both are the width of the network that is made"
+            )
         swapping = replace(swapping, width=swapping.channels, channels=Exchange.channels)  # all that it can mean there
     found = presets.find(data, model, task) if preset and isinstance(data, str) and isinstance(model, str) else None
     known = found or presets.Preset("", "", "")
@@ -465,6 +470,12 @@ def plan(
             raise AkeError(f"width: only for strategy 'functional', not for {swapping.strategy!r}")
         if slim is None:
             raise AkeError("width: only for a model given by name or class that has hidden_channels and no heads")
+        own: int = arguments.get("hidden_channels") or _takes(model)["hidden_channels"].default  # type: ignore[arg-type]
+        if swapping.width > own:
+            raise AkeError(
+                f"width: {swapping.width} channels wanted, {name} has {own}; a network that is made is never wider "
+                f"(--model-arg hidden_channels={swapping.width} widens all)"
+            )
     settings = Settings(
         data=data if isinstance(data, str) else "given",
         task=problem.name,
@@ -510,10 +521,15 @@ def _slim(
     """How to build the model with another number of hidden channels, where that is one argument of it."""
     if not isinstance(model, str | type):
         return None
-    takes = inspect.signature(find_class(model) if isinstance(model, str) else model).parameters
+    takes = _takes(model)
     if "hidden_channels" not in takes or "heads" in takes:
         return None
     return lambda width: resolve(model, {**chosen, "hidden_channels": width}, task)[0]
+
+
+def _takes(model: str | type[nn.Module]) -> Mapping[str, inspect.Parameter]:
+    """The arguments of a model given by name or class."""
+    return inspect.signature(find_class(model) if isinstance(model, str) else model).parameters
 
 
 def number_list(name: str, numbers: int | Sequence[int], first: int) -> list[int]:

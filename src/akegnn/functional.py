@@ -185,7 +185,7 @@ def _run(
 
 
 @dataclass
-class _Site:
+class _Reader:
     """A layer's module: the weights by which it reads, in order, and its bias."""
 
     name: str
@@ -196,7 +196,7 @@ class _Site:
     attends: bool
 
     @classmethod
-    def of(cls, module: nn.Module, layers: list[Layer], name: str) -> _Site:
+    def of(cls, module: nn.Module, layers: list[Layer], name: str) -> _Reader:
         rule = rule_of(module.get_submodule(name))
         assert rule is not None
         inner = module.get_submodule(name)
@@ -285,7 +285,7 @@ class _Merge:
     batches: Sequence[Data]
     widths: Mapping[str, int]  # of the network to be made, by layer
     inner: bool  # outputs are embeddings, of which only inner products matter
-    sites: dict[str, _Site] = field(default_factory=dict)
+    sites: dict[str, _Reader] = field(default_factory=dict)
     done: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # by layer: (network, unit) of every place
     picks: list[Pick] = field(default_factory=list)
 
@@ -294,7 +294,7 @@ class _Merge:
         by_site: dict[str, list[Layer]] = {}
         for layer in first.layers:
             by_site.setdefault(_site_name(self.modules[0], layer.weights[0].name), []).append(layer)
-        self.sites = {n: _Site.of(self.modules[0], layers, n) for n, layers in by_site.items()}
+        self.sites = {n: _Reader.of(self.modules[0], layers, n) for n, layers in by_site.items()}
         self.layer_of = [{layer.name: layer for layer in m.layers} for m in self.maps]
         self.read_by = {
             layer.name: list(dict.fromkeys(_site_name(self.modules[0], s.name) for s in layer.readers))
@@ -356,7 +356,7 @@ class _Merge:
                 self.hidden(site)
         return self.states[0]
 
-    def hidden(self, site: _Site) -> None:
+    def hidden(self, site: _Reader) -> None:
         """One hidden layer: reconstruct the pool from what was picked before it, then pick."""
         raw = not any(site.name in readers for layer, readers in self.read_by.items() if layer in self.done)
         for layer in site.layers:
@@ -367,21 +367,21 @@ class _Merge:
             elif not raw:
                 self.reconstruct_picked(site, layer)
 
-    def reconstruct_pool(self, site: _Site, layer: Layer) -> None:
+    def reconstruct_pool(self, site: _Reader, layer: Layer) -> None:
         """Every network's own channels of this layer, from the shared layers before it."""
         counts = [self.layer_of[v][layer.name].channels for v in range(len(self.states))]
         solved = self.solve(site, layer, [(v, k) for v, n in enumerate(counts) for k in range(n)])
         for v, weights in enumerate(zip(*(w.split(counts, dim=1) for w in solved), strict=True)):
             self.write(site, layer, list(weights), [v], counts[v])
 
-    def reconstruct_picked(self, site: _Site, layer: Layer) -> None:
+    def reconstruct_picked(self, site: _Reader, layer: Layer) -> None:
         """The picked channels of a later layer of a residual stream, in all copies at once."""
         unit = self.unit(layer)
         members = [(v, u * unit + k) for v, u in self.done[layer.name] for k in range(unit)]
         weights = self.solve(site, layer, members)
         self.write(site, layer, weights, range(len(self.states)), len(members))
 
-    def solve(self, site: _Site, layer: Layer, members: Sequence[tuple[int, int]]) -> list[Tensor]:
+    def solve(self, site: _Reader, layer: Layer, members: Sequence[tuple[int, int]]) -> list[Tensor]:
         """Weights and bias by which the present input gives the original outputs of some channels."""
         equations = Equations()
         where = site.layers.index(layer)
@@ -397,7 +397,7 @@ class _Merge:
             equations.add(torch.cat([*columns, *([one] if one is not None else [])], 1), targets)
         return list(equations.solve().split([c.shape[1] for c in [*columns, *([one] if one is not None else [])]]))
 
-    def output(self, site: _Site, layer: Layer, network: int, batch: int) -> Tensor:
+    def output(self, site: _Reader, layer: Layer, network: int, batch: int) -> Tensor:
         """What a layer of an original network gave; of attention, what enters it."""
         call = self.true[network][batch][0][site.name]
         mine = self.layer_of[network][layer.name]
@@ -409,7 +409,7 @@ class _Merge:
             return out[:, begin : begin + mine.channels]
         return out
 
-    def write(self, site: _Site, layer: Layer, weights: list[Tensor], networks: Sequence[int], size: int) -> None:
+    def write(self, site: _Reader, layer: Layer, weights: list[Tensor], networks: Sequence[int], size: int) -> None:
         """Put solved weights ``[I, O]`` (and bias) where they belong."""
         inputs = layer.inputs
         for v in networks:
@@ -553,7 +553,7 @@ class _Merge:
             return lambda columns, network: columns
         return tail
 
-    def finish(self, site: _Site) -> None:
+    def finish(self, site: _Reader) -> None:
         """The output layer: reconstruct the ensemble."""
         (layer,) = site.layers[:1]
         raw = not any(site.name in readers for name, readers in self.read_by.items() if name in self.done)
@@ -576,7 +576,7 @@ class _Merge:
             weights = list(equations.solve().split(sizes))
             self.write(site, layer, weights, range(len(self.states)), layer.channels)
 
-    def ensemble(self, site: _Site) -> list[Tensor]:
+    def ensemble(self, site: _Reader) -> list[Tensor]:
         """The outputs to be reconstructed: the networks' mean.
 
         Embeddings of which only inner products matter have no common axes: side by side they have the mean of the inner
@@ -593,7 +593,7 @@ class _Merge:
         size = self.layer_of[0][site.layers[0].name].channels
         return [b @ vectors[:, -size:].flip(1) for b in beside]
 
-    def finish_attention(self, site: _Site, layer: Layer) -> None:
+    def finish_attention(self, site: _Reader, layer: Layer) -> None:
         """Heads of the output layer: those that together, each turned by a matrix, give the ensemble.
 
         A head keeps its attention when its outputs are turned by ``M`` and its attention vectors by the inverse.
@@ -654,7 +654,9 @@ class _Merge:
             if c < len(self.states) * heads
         ]
 
-    def _mean_head(self, site: _Site, pool: list[tuple[Tensor, dict[str, Tensor]]]) -> tuple[Tensor, dict[str, Tensor]]:
+    def _mean_head(
+        self, site: _Reader, pool: list[tuple[Tensor, dict[str, Tensor]]]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """The mean of single heads: of what enters their attention, and of what it weighs by."""
         weight = torch.stack([w for w, _ in pool]).mean(0)
         found = {}

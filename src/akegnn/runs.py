@@ -42,8 +42,10 @@ from .errors import AkeError
 from .exchange import Swap
 from .fit import Result, Results, Summary
 from .models import build
-from .settings import Settings, from_toml, to_toml, unrepeatable
+from .settings import Settings, from_toml, to_toml
+from .strategies import OURS as STRATEGIES
 from .training import Epoch
+from .views import OURS as VIEWS
 
 MARK = "UNFINISHED"
 FILES = ("config.toml", "metrics.json", "scores.csv", "history.csv", "swaps.csv", "model.safetensors", "README.md")
@@ -266,12 +268,17 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 def write_tensors(path: Path, state: Mapping[str, Tensor]) -> None:
     """Write a safetensors file, whole or not at all."""
-    write_file(path, safetensors.torch.save(_untied({k: v.detach().cpu().contiguous() for k, v in state.items()})))
+    write_file(path, tensor_bytes(state))
+
+
+def tensor_bytes(state: Mapping[str, Tensor]) -> bytes:
+    """What a safetensors file of these tensors consists of."""
+    return safetensors.torch.save(_untied({k: v.detach().cpu().contiguous() for k, v in state.items()}))
 
 
 def write_rows(path: Path, kind: type[Any], rows: list[Any]) -> None:
     """Write dataclass instances as a CSV file, whole or not at all."""
-    write_file(path, _csv(kind, rows))
+    write_file(path, row_bytes(kind, rows))
 
 
 def read_rows(path: Path, kind: type[Any]) -> list[Any]:
@@ -329,6 +336,17 @@ One network made by adaptive knowledge exchange (recipe `{s.recipe}`, {seeds}) o
 """
 
 
+def unrepeatable(settings: Settings) -> list[str]:
+    """What of a run was given in Python and is not in its settings; what a person registered is there by name only."""
+    missing = [name for name in ("data", "model") if getattr(settings, name) == "given"]
+    missing += ["training function"] if settings.train != "built in" else []
+    kinds = dict.fromkeys(v.get("kind") for v in settings.views if v.get("kind") not in VIEWS)
+    missing += ["view" if kind == "custom" else f"view {kind!r}" for kind in kinds]
+    missing += [f"strategy {settings.exchange.strategy!r}"] if settings.exchange.strategy not in STRATEGIES else []
+    given = ("optimizer", "scheduler", "metric")
+    return missing + [name for name in given if getattr(settings.training, name).startswith("given: ")]
+
+
 def versions() -> dict[str, str]:
     """What the run was made with."""
     from . import __version__
@@ -340,7 +358,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _csv(kind: type[Any], rows: list[Any]) -> bytes:
+def row_bytes(kind: type[Any], rows: list[Any]) -> bytes:
+    """Dataclass instances as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [f.name for f in dataclasses.fields(kind)]
@@ -350,8 +369,11 @@ def _csv(kind: type[Any], rows: list[Any]) -> bytes:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all."""
+    """Write a file, whole or not at all; what is no plain file (a pipe, a terminal) is written to as it is."""
     try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(content)
+            return
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as f:

@@ -56,11 +56,13 @@ class Exchange:
     """How channels are exchanged between the phases."""
 
     strategy: str = "adaptive"
-    channels: int = 5  # M, per layer and step
+    channels: int = 5  # M, swapped per layer and step
     bins: int = 10  # B
     iterations: int = 3  # times round the ring: N = V * iterations steps
     layers: str = "all"  # or "hidden"
-    width: int = 0  # channels of every hidden layer of the network that "functional" makes; 0: as many as there are
+    width: int = (
+        0  # channels of every hidden layer that "functional" makes, at most the model's; 0: as many as there are
+    )
 
     def __post_init__(self) -> None:
         for name in ("channels", "bins", "iterations"):
@@ -115,15 +117,6 @@ class Settings:
     training: Training = field(default_factory=Training)
     exchange: Exchange = field(default_factory=Exchange)
     phases: Phases = field(default_factory=Phases)
-
-
-def unrepeatable(settings: Settings) -> list[str]:
-    """What of a run was given in Python and is not in its settings."""
-    missing = [name for name in ("data", "model") if getattr(settings, name) == "given"]
-    missing += ["training function"] if settings.train != "built in" else []
-    missing += ["view"] if any(v.get("kind") == "custom" for v in settings.views) else []
-    given = ("optimizer", "scheduler", "metric")
-    return missing + [name for name in given if getattr(settings.training, name).startswith("given: ")]
 
 
 def to_toml(settings: Settings) -> str:

@@ -44,17 +44,17 @@ class Cell:
     passes: int
     parameters: int
     seconds: float
-    error: str = ""
 
 
-COLUMNS = tuple(f.name for f in fields(Cell))
+COLUMNS = ", ".join(f.name for f in fields(Cell))  # by name: stores of earlier versions have a column more
+ADD_CELL = f"insert into cells ({COLUMNS}) values ({', '.join('?' * len(fields(Cell)))})"
 SCHEMA = f"""
 create table if not exists blocks (
     key text primary key, label text not null, settings text not null, environment text not null,
     seconds real not null, memory integer not null, history text not null, finished text not null
 ) without rowid;
 create table if not exists cells (
-    {", ".join(COLUMNS)}, primary key (block, method, split, seed),
+    {COLUMNS}, primary key (block, method, split, seed),
     foreign key (block) references blocks (key)
 ) without rowid;
 create table if not exists failures (
@@ -161,8 +161,7 @@ class Store:
             row = (key, label, texts[0], texts[1], seconds, memory, texts[2], _now())
             added = db.execute("insert or ignore into blocks values (?, ?, ?, ?, ?, ?, ?, ?)", row).rowcount
             if added:
-                marks = ", ".join("?" * len(COLUMNS))
-                db.executemany(f"insert into cells values ({marks})", [astuple(c) for c in cells])
+                db.executemany(ADD_CELL, [astuple(c) for c in cells])
                 db.execute("delete from failures where key = ?", (key,))
         return bool(added)
 
@@ -185,9 +184,7 @@ class Store:
                     here += 1
                     continue
                 came += 1
-                marks = ", ".join("?" * len(COLUMNS))
-                cells = source._rows("select * from cells where block = ?", (row[0],))
-                db.executemany(f"insert into cells values ({marks})", cells)
+                db.executemany(ADD_CELL, source._rows(f"select {COLUMNS} from cells where block = ?", (row[0],)))
                 db.execute("delete from failures where key = ?", (row[0],))
         return came, here
 
@@ -209,8 +206,8 @@ class Store:
         """The scores of some blocks, or all, in the same order whatever the order they came in."""
         order = "order by dataset, backbone, method, split, seed, block"
         if blocks is None:
-            return [Cell(*row) for row in self._rows(f"select * from cells {order}")]
-        some = f"select * from cells where block in (select value from json_each(?)) {order}"
+            return [Cell(*row) for row in self._rows(f"select {COLUMNS} from cells {order}")]
+        some = f"select {COLUMNS} from cells where block in (select value from json_each(?)) {order}"
         return [Cell(*row) for row in self._rows(some, (json.dumps(list(blocks)),))]
 
     def blocks(self) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:

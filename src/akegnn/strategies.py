@@ -69,13 +69,17 @@ def same_place(
 class Strategy:
     """How channels are chosen and what is moved when one is."""
 
-    choose: Chooser
+    choose: Chooser | None  # without, one network is made of all, instead of swaps round a ring: akegnn.functional
     about: str
     axis: Literal["output", "input", "point"] = "output"
     partner: Literal["source", "random", "self"] = "source"  # who gives: a trained network, an untrained one, itself
     neuron: bool = False  # move the outgoing weights as well
     adaptive: bool = False  # needs correlation and entropy
-    merges: bool = False  # makes one network of all, instead of swapping round a ring; see akegnn.functional
+
+    @property
+    def merges(self) -> bool:
+        """Whether it makes one network of all: then no channel is chosen for another."""
+        return self.choose is None
 
 
 STRATEGIES: dict[str, Strategy] = {
@@ -96,10 +100,9 @@ STRATEGIES: dict[str, Strategy] = {
     "neuron": Strategy(
         adaptive, "as adaptive, and the weights that read the channel move with it", neuron=True, adaptive=True
     ),
-    "functional": Strategy(
-        uniform, "of all networks' channels those that together compute what the ensemble does", merges=True
-    ),
+    "functional": Strategy(None, "of all networks' channels those that together compute what the ensemble does"),
 }
+OURS = frozenset(STRATEGIES)  # those of the package
 
 
 def strategy(name: str) -> Strategy:

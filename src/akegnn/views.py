@@ -355,6 +355,7 @@ VIEWS: dict[str, type[View]] = {
     "subgraph": Subgraph,
     "original": Original,
 }
+OURS = frozenset(VIEWS)  # those of the package: of a person's own a name does not say what it draws, nor where from
 
 
 def paper_views(rate: float = 0.3, resample: Resample = "once") -> list[View]:

@@ -58,6 +58,28 @@ def test_labels_are_counted_in_order(tmp_path, labels, classes, numbers):
     assert data.y.tolist() == numbers
 
 
+@pytest.mark.parametrize(
+    ("labels", "count"),
+    [(["-3e-2", "1.5", "0.25"], 3), (["0", "1", "0.5"], 3), (["0.5", "", "0.5"], 1), (["1.5", "nan", "2"], 3)],
+)
+def test_labels_that_are_measured_are_refused(tmp_path, labels, count):
+    rows = "".join(f"{name},{label},1\n" for name, label in zip("abc", labels, strict=True))
+    message = refusal(lambda: read_folder(written(tmp_path, f"id,label,x\n{rows}")))
+    assert message.startswith(f"{tmp_path}/nodes.csv: column 'label' must be integers or text")
+    assert f"it has {count} different numbers, such as {next(x for x in labels if '.' in x or 'e' in x)} " in message
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["1.0", "2.0", "3.00"], ["1e1", "-2", "+3"], ["0.5", "half", "1.5"], ["nan", "inf", "1"], ["v1.5", "", "2"]],
+)
+def test_labels_that_are_whole_numbers_or_text_are_classes(tmp_path, labels):
+    rows = "".join(f"{name},{label},1\n" for name, label in zip("abc", labels, strict=True))
+    data = read_folder(written(tmp_path, f"id,label,x\n{rows}"))
+    assert sorted(data.classes) == sorted(x for x in labels if x)
+    assert [data.classes[k] if k >= 0 else "" for k in data.y.tolist()] == labels
+
+
 def test_splits(tmp_path):
     rows = "".join(f"{name},{split},1\n" for name, split in zip("abcd", ["train", "", "test", "train"], strict=True))
     data = read_folder(written(tmp_path, f"id,split,x\n{rows}"))

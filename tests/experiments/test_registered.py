@@ -9,7 +9,7 @@ import pytest
 
 from akegnn.backbones import BACKBONES
 from akegnn.data import DATASETS
-from akegnn.experiments import EXPERIMENTS, Job, base, blocks, entries, tables
+from akegnn.experiments import EXPERIMENTS, Job, base, blocks, entries, tables, timing
 from akegnn.experiments.base import paper_numbers
 from akegnn.experiments.studies import draw_curves
 from akegnn.experiments.tables import LINES
@@ -130,6 +130,21 @@ def test_the_papers_arxiv_stands_beside_the_official_features_only(monkeypatch):
     assert {j.column for j in experiment.jobs()} == {"ogbn-arxiv-substitute"}
     monkeypatch.setattr(tables, "arxiv", lambda: "ogbn-arxiv")
     assert {(j.row, j.column) for j in experiment.jobs()} == {(row, "ogbn-arxiv") for row in numbers}
+
+
+@pytest.mark.parametrize("name", ["table4c", "table5"])
+def test_the_official_arxiv_is_looked_for_under_the_root_that_is_given(monkeypatch, name, tmp_path):
+    monkeypatch.setattr(tables, "arxiv", lambda: "ogbn-arxiv-substitute")
+    monkeypatch.setattr(timing, "arxiv", lambda: "ogbn-arxiv-substitute")
+
+    def path(self, root=None):
+        return tmp_path if root == tmp_path and self is DATASETS["ogbn-arxiv"] else None
+
+    monkeypatch.setattr(type(DATASETS["ogbn-arxiv"]), "path", path)
+    experiment = EXPERIMENTS[name]
+    for root, found in ((None, "ogbn-arxiv-substitute"), (tmp_path, "ogbn-arxiv")):
+        assert {(j.data, j.column) for j in experiment.at(root).chosen(1)} == {(found, found)}
+    assert [j.row for j in experiment.at(tmp_path).jobs()] == [j.row for j in experiment.jobs()]
 
 
 @pytest.mark.parametrize("table", sorted({t for t, *_ in quoted()}))

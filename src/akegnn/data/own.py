@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import csv
 import io
+import math
 import pickle
 import warnings
 from collections.abc import Iterator
@@ -87,6 +88,11 @@ def read_folder(folder: Path) -> Data:
         raise AkeError(f"{nodes}: no node")
     data = Data(x=torch.tensor(features))
     classes = sorted({x for x in labels if x != ""}, key=lambda x: (0, int(x), "") if x.isdecimal() else (1, 0, x))
+    if odd := _fraction(classes):
+        raise AkeError(
+            f"{nodes}: column 'label' must be integers or text that name classes; "
+            f"it has {len(classes)} different numbers, such as {odd} (rename or remove the column if it is no class)"
+        )
     if classes:
         number = {name: k for k, name in enumerate(classes)} | {"": -1}
         data.y = torch.tensor([number[x] for x in labels])
@@ -98,6 +104,15 @@ def read_folder(folder: Path) -> Data:
     data.edge_index, attributes = _read_edges(edges, index)
     data.update(attributes)
     return data
+
+
+def _fraction(labels: list[str]) -> str | None:
+    """One of the labels that is not whole, where all of them are numbers: then they are measured, not named."""
+    try:
+        numbers = [float(x) for x in labels]
+    except ValueError:
+        return None
+    return next((x for x, n in zip(labels, numbers, strict=True) if math.isfinite(n) and n != int(n)), None)
 
 
 def read_pairs(path: Path, index: dict[str, int]) -> Tensor:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from .. import presets
+from ..data import DATASETS
 from ..errors import AkeError, RunFailed
 from ..fit import RECIPES, Plan, plan
 from ..methods import METHODS
@@ -85,6 +86,10 @@ class Experiment:
     note: str = ""
     draw: Callable[[Any, Mapping[str, list[dict[str, Any]]]], None] | None = None  # on axes, from the epochs
 
+    def at(self, data_root: str | Path | None) -> Experiment:
+        """The same with the datasets that lie there: an official one in place of its substitute."""
+        return dataclasses.replace(self, jobs=lambda: [_official(job, data_root) for job in self.jobs()])
+
     def chosen(self, seeds: int | None = None, splits: int | None = None, only: Sequence[str] = ()) -> list[Job]:
         """The jobs that are asked for: ``only`` names models, datasets, or ``model/dataset``."""
         for name, count in (("seeds", seeds), ("splits", splits)):
@@ -95,6 +100,13 @@ class Experiment:
             raise AkeError(f"--only {', '.join(only)}: nothing in {self.name}; it has {_names(self.jobs())}")
         seeded = [dataclasses.replace(j, seeds=seeds or j.seeds) for j in jobs]
         return [dataclasses.replace(j, splits=min(splits or j.splits, j.splits)) for j in seeded]
+
+
+def _official(job: Job, data_root: str | Path | None) -> Job:
+    name = job.data.removesuffix("-substitute")
+    if job.data not in DATASETS or name == job.data or DATASETS[name].path(data_root) is None:
+        return job
+    return dataclasses.replace(job, data=name, column=name)
 
 
 def _matches(job: Job, word: str) -> bool:

@@ -24,7 +24,7 @@ def node(model: str, data: str, methods: tuple[str, ...] = COMPARED) -> Job:
 
 
 def arxiv() -> str:
-    """The official dataset where its features are at hand, else the one with made-up features."""
+    """The official dataset where its features are at hand, else the one with made-up features; see `Experiment.at`."""
     return "ogbn-arxiv" if DATASETS["ogbn-arxiv"].path() is not None else "ogbn-arxiv-substitute"
 
 

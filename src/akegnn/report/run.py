@@ -11,8 +11,7 @@ import numpy as np
 
 from ..exchange import Swap
 from ..experiments.base import aside
-from ..runs import Records, records
-from ..settings import unrepeatable
+from ..runs import Records, records, unrepeatable
 from ..strategies import strategy
 from . import charts
 from .charts import Chart, Table, Triangle

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 
 from ..errors import AkeError
@@ -190,14 +191,25 @@ class Task(ABC):
         """The task of one of the replicas."""
         return self.several[replica] if self.several else self
 
-    @abstractmethod
     def to(self, device: torch.device) -> Task:
-        """The task with its tensors on a device."""
+        """A copy whose tensors, graphs and collections of them are on ``device``."""
+        return _changed(self, lambda value: value.to(device))
 
 
-def move(task: Task, device: torch.device) -> Task:
-    """A copy whose tensors, graphs and collections of them are on ``device``."""
-    return _changed(task, lambda value: value.to(device))
+class Classification(Task):
+    """Each node or graph has one label."""
+
+    labels: Tensor
+    parts: dict[str, Tensor]  # which nodes or graphs are in each
+
+    def part_loss(self, prediction: Tensor, part: str) -> Tensor:
+        return cross_entropy(*self.part(prediction, part))
+
+    def floor(self) -> float | None:
+        commonest = self.labels[self.parts["train"]].bincount().argmax()
+        constant = torch.zeros(len(self.labels), self.outputs, device=self.labels.device)
+        constant[:, commonest] = 1
+        return self.score(constant, "test")
 
 
 def in_precision(task: Task, dtype: torch.dtype) -> Task:

@@ -15,7 +15,7 @@ from ..errors import AkeError
 from ..forward import forward
 from ..settings import derive
 from ..views import Original, View
-from .base import Metric, Task, check_classes, check_graph, check_outputs, move
+from .base import Classification, Metric, check_classes, check_graph, check_outputs
 
 EVALUATION_BATCH = 512
 
@@ -110,7 +110,7 @@ def _ranges(first: Tensor, count: Tensor) -> Tensor:
     return torch.arange(int(count.sum())) + (first - (count.cumsum(0) - count)).repeat_interleave(count)
 
 
-class GraphTask(Task):
+class GraphTask(Classification):
     """Each graph has one label; views are drawn for every graph on its own."""
 
     name = "graph"
@@ -227,15 +227,3 @@ class GraphTask(Task):
     def part(self, prediction: Tensor, part: str) -> tuple[Tensor, Tensor]:
         members = self.parts[part]
         return prediction[members], self.labels[members]
-
-    def part_loss(self, prediction: Tensor, part: str) -> Tensor:
-        return cross_entropy(*self.part(prediction, part))
-
-    def floor(self) -> float | None:
-        commonest = self.labels[self.parts["train"]].bincount().argmax()
-        constant = torch.zeros(len(self.labels), self.outputs, device=self.labels.device)
-        constant[:, commonest] = 1
-        return self.score(constant, "test")
-
-    def to(self, device: torch.device) -> Task:
-        return move(self, device)

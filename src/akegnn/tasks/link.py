@@ -16,7 +16,7 @@ from ..errors import AkeError
 from ..forward import forward
 from ..settings import derive
 from ..views import View, keep_edges
-from .base import Metric, Task, check_graph, move
+from .base import Metric, Task, check_graph
 
 VALIDATION, TEST = 0.05, 0.10  # shares of the edges that are held out
 
@@ -137,9 +137,6 @@ class LinkTask(Task):
 
     def floor(self) -> float | None:
         return 0.5 if self.metric_name in ("roc_auc", "average_precision") else None
-
-    def to(self, device: torch.device) -> Task:
-        return move(self, device)
 
 
 def _scores(embedding: Tensor, pairs: Tensor) -> Tensor:

@@ -15,10 +15,10 @@ from ..errors import AkeError
 from ..forward import forward
 from ..settings import derive
 from ..views import View
-from .base import Metric, Task, check_classes, check_graph, check_outputs, move, whole_labels
+from .base import Classification, Metric, Task, check_classes, check_graph, check_outputs, whole_labels
 
 
-class NodeTask(Task):
+class NodeTask(Classification):
     """Every network sees the whole graph and is trained on the labels of the training nodes."""
 
     name = "node"
@@ -107,18 +107,6 @@ class NodeTask(Task):
     def part(self, prediction: Tensor, part: str) -> tuple[Tensor, Tensor]:
         nodes = self.parts[part]
         return prediction.index_select(0, nodes), self.labels.index_select(0, nodes)
-
-    def part_loss(self, prediction: Tensor, part: str) -> Tensor:
-        return cross_entropy(*self.part(prediction, part))
-
-    def floor(self) -> float | None:
-        commonest = self.labels[self.parts["train"]].bincount().argmax()
-        constant = torch.zeros(len(self.labels), self.outputs, device=self.labels.device)
-        constant[:, commonest] = 1
-        return self.score(constant, "test")
-
-    def to(self, device: torch.device) -> Task:
-        return move(self, device)
 
 
 class _ManySplits(NodeTask):
