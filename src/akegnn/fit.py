@@ -371,7 +371,7 @@ class Plan:
     def bench(self, cells: Sequence[tuple[int, int]]) -> Bench:
         """Everything that methods need, for these splits and seeds."""
         s = self.settings
-        rest = (s.exchange, cells, self.models, s.phases, s.data, self.slim, self.say)
+        rest = (s.exchange, cells, self.models, s.phases, self.slim, self.say)
         return Bench(self.trainer, self.factory, self.views, *rest)
 
 

@@ -79,7 +79,6 @@ class Bench:
     cells: Sequence[tuple[int, int]]
     given: Sequence[nn.Module] | None = None  # networks already trained, one per view
     how: Phases = field(default_factory=Phases)
-    data: str = ""  # the dataset's name, for methods that have settings of their own there
     slim: Callable[[int], Factory] | None = None  # how to build networks of another width
     say: Callable[[str], None] = lambda line: None
     history: list[Epoch] = field(default_factory=list)
@@ -250,6 +249,12 @@ class Bench:
     def predict(self, networks: Networks) -> Tensor:
         """Predictions on the original data, ``[cells, ...]``."""
         return networks.population.evaluate(self.task)
+
+    def best(self, networks: Sequence[Networks]) -> Tensor:
+        """The predictions of those with the best validation score, cell by cell; the first of equals."""
+        predictions = torch.stack([self.predict(n) for n in networks])  # [V, cells, ...]
+        first = torch.stack([self.task.scores(p, "val") for p in predictions]).argmax(0)
+        return predictions[first, torch.arange(len(first), device=first.device)]
 
     def line(self, name: str, predictions: Tensor, seconds: Sequence[float], passes: int = 1) -> Line:
         """The scores of predictions."""

@@ -94,17 +94,19 @@ def test_training_adds_it_and_evaluation_does_not(alpha):
 
 
 @pytest.mark.usefixtures("first_rows")
-@pytest.mark.parametrize(("data", "alpha"), [("given", 1.0), ("citeseer", 0.1)])
-def test_one_network_for_as_long_as_both_phases(data, alpha):
+def test_one_network_for_as_long_as_both_phases():
     bench = make()
-    bench.data = data
     lines, found = run(bench, "decorr")
     assert list(lines) == ["DeCorr"]
     wanted = []
     for k in range(2):
         cell = Cell(bench, k)
-        model = decorrelated(cell.new("1: mask"), ("convs.0",), alpha)
-        wanted.append(cell.predict(cell.train(model, "original", "individual", "decorr", epochs=10)))
+        tried = []
+        for alpha in (1.0, 0.1, 0.01):
+            model = decorrelated(cell.new("1: mask"), ("convs.0",), alpha)
+            tried.append(cell.predict(cell.train(model, "original", "individual", "decorr", epochs=10)))
+        right = [(t.argmax(-1) == cell.task.labels)[cell.task.parts["val"]].sum() for t in tried]
+        wanted.append(tried[int(torch.stack(right).argmax())])
         plain = cell.predict(cell.train(cell.new("1: mask"), "original", "individual", "decorr", epochs=10))
         assert not torch.allclose(plain, wanted[-1], atol=1e-3)
     check(bench, lines["DeCorr"], found["DeCorr"], wanted)

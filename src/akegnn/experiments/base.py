@@ -349,7 +349,8 @@ def lines_of(wanted: Sequence[Block], store: Store) -> dict[tuple[str, str], dic
     for cell in store.cells(list(places)):
         for place in dict.fromkeys(places[cell.block]):
             found.setdefault(place, {}).setdefault(cell.method, []).append(cell)
-    return found
+    order = dict.fromkeys((b.job.row, b.job.column) for b in wanted)
+    return {place: found[place] for place in order if place in found}
 
 
 def entries(experiment: Experiment, wanted: Sequence[Block], store: Store) -> list[Entry]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from ..phases import Bench, Line, total
 
 
@@ -14,8 +12,4 @@ def further_training(bench: Bench) -> Iterator[Line]:
 
     All of them had to be trained to choose, so that is what it costs.
     """
-    predictions = torch.stack([bench.predict(n) for n in bench.further])  # [V, cells, ...]
-    scores = torch.stack([bench.task.scores(p, "val") for p in predictions])
-    best = scores.argmax(0)  # the first of equals
-    chosen = predictions[best, torch.arange(len(best), device=best.device)]
-    yield bench.line("FT", chosen, total(bench.further))
+    yield bench.line("FT", bench.best(bench.further), total(bench.further))

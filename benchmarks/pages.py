@@ -1,0 +1,148 @@
+"""The short tables of docs/results.md and docs/recipe.md, from the tables and rows in results/.
+
+    python benchmarks/pages.py            after `akegnn reproduce NAME ...` for whichever were run again
+
+Nothing is computed but paired differences; differences are bold where their 95 % interval does not contain zero.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+import rows as kept
+from akegnn.stats import Gain, Scores, paired, summarise
+
+RESULTS = Path("results")
+CITATION = ("cora", "citeseer", "pubmed")
+Places = dict[tuple[str, str], dict[str, Scores]]
+
+
+def places(name: str) -> Places:
+    """The scores of an experiment: by row and dataset, then by line."""
+    found: dict[tuple[str, str], dict[str, dict[tuple[int, int], float]]] = {}
+    for r in kept.read(RESULTS / f"{name}.rows.csv"):
+        lines = found.setdefault((r["row"], r["dataset"]), {})
+        lines.setdefault(r["method"], {})[int(r["split"]), int(r["seed"])] = float(r["test"])
+    return found  # type: ignore[return-value]
+
+
+def shown(gain: Gain | None) -> str:
+    """A difference with its interval."""
+    if gain is None:
+        return "-"
+    text = f"{100 * gain.mean:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+    return f"**{text}**" if gain.low > 0 or gain.high < 0 else text
+
+
+def over(lines: dict[str, Scores], method: str, other: str = "base") -> Gain | None:
+    return paired(lines[method], lines[other]) if method in lines and other in lines else None
+
+
+def mean(lines: dict[str, Scores], method: str) -> str:
+    return f"{100 * summarise(lines[method]).mean:.1f}" if method in lines else "-"
+
+
+def table(head: list[str], body: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def compared(name: str) -> str:
+    """Base, further training, ensembles and AKE beside the paper's numbers."""
+    paper = {(r["row"], r["column"], r["method"]): r["paper"] for r in kept.read(RESULTS / f"{name}.csv")}
+    methods = ("FT", "ensemble", "ensemble+FT", "AKE")
+    body = []
+    for (row, data), lines in places(name).items():
+        quoted = [paper.get((row, data, m), "") for m in ("base", "AKE")]
+        start = [row, data, str(len(lines["base"])), mean(lines, "base")]
+        body.append([*start, *(shown(over(lines, m)) for m in methods), ", ".join(quoted) if quoted[0] else "-"])
+    return table(["backbone", "dataset", "n", "base", *methods, "paper: base, AKE"], body)
+
+
+def study(name: str) -> str:
+    """Base, ensemble, right after the exchange, and AKE, for every row of a study."""
+    found = places(name)
+    several = len({data for _, data in found}) > 1
+    body = []
+    for (row, data), lines in found.items():
+        start = [f"{row}, {data}" if several else row, str(len(lines["base"])), mean(lines, "base")]
+        body.append([*start, shown(over(lines, "ensemble")), mean(lines, "after exchange"), shown(over(lines, "AKE"))])
+    return table(["", "n", "base", "ensemble", "right after exchange", "AKE"], body)
+
+
+def beside(name: str) -> str:
+    """Table 2: one line for every method, beside the paper's number."""
+    paper = {(r["row"], r["column"], r["method"]): r["paper"] for r in kept.read(RESULTS / f"{name}.csv")}
+    body = []
+    for (row, data), lines in places(name).items():
+        for method in (m for m in lines if (row, data, m) in paper and "network" not in m):
+            gain = shown(over(lines, method)) if method != "base" else ""
+            start = [row, data, method, str(len(lines[method])), mean(lines, method), gain]
+            body.append([*start, paper[row, data, method] or "-"])
+    return table(["backbone", "dataset", "line", "n", "test", "over base", "paper"], body)
+
+
+def strong(name: str) -> str:
+    """The recipe `strong` beside base, further training and ensembles."""
+    methods = ("FT", "ensemble+FT", "by function", "by function, half", "strong")
+    body = []
+    for (row, data), lines in places(name).items():
+        start = [row, data, str(len(lines["base"])), mean(lines, "base")]
+        last = over(lines, "strong", "ensemble+FT")
+        p = f", p = {last.p:.2g}" if last is not None and last.p is not None else ""
+        body.append([*start, *(shown(over(lines, m)) for m in methods), shown(last) + p])
+    head = ["backbone", "dataset", "n", "base", "FT", "ensemble+FT", "by function", "half the channels"]
+    return table([*head, "**strong**", "strong over ensemble+FT"], body)
+
+
+def summary() -> str:
+    """How the recipe `strong` stands against its aims, counted from the rows."""
+    found = places("strong")
+    lines = []
+    for about, chosen in (
+        ("Citation graphs", {k: v for k, v in found.items() if k[1] in CITATION and k[0] != "grand"}),
+        ("Geom-GCN sets", {k: v for k, v in found.items() if k[1] not in CITATION}),
+    ):
+        for other in ("ensemble+FT", "FT", "base"):
+            gains = {k: g for k, v in chosen.items() if (g := over(v, "strong", other)) is not None}
+            sure = [k for k, g in gains.items() if g.mean > 0 and g.p is not None and g.p < 0.01]
+            below = ["/".join(k) for k, g in gains.items() if g.mean < 0 and g.p is not None and g.p < 0.05]
+            average = 100 * statistics.fmean(g.mean for g in gains.values())
+            text = f"{about}, {len(gains)} cells: {average:+.2f} over {other} on average; p < 0.01 in {len(sure)}"
+            lines.append(f"- {text}; below it with p < 0.05: {', '.join(below) or 'none'}.")
+    citation = {k: v for k, v in found.items() if k[1] in CITATION and k[0] != "grand"}
+    near = {k: g for k, v in citation.items() if (g := over(v, "by function", "ensemble, mean")) is not None}
+    half = {k: g for k, v in citation.items() if (g := over(v, "by function, half")) is not None}
+    apart = [f"{'/'.join(k)} {100 * g.mean:+.2f}" for k, g in near.items() if abs(g.mean) > 0.003]
+    lines.append(
+        f"- Right after the merge, within 0.3 points of the mean-probability ensemble in {len(near) - len(apart)} of "
+        f"{len(near)} citation cells ({', '.join(apart) or 'no other'}); with half the channels above the single "
+        f"network in {sum(g.mean > 0 for g in half.values())} of {len(half)}."
+    )
+    return "\n".join(lines)
+
+
+PAGES: dict[str, dict[str, Callable[[str], str]]] = {
+    "docs/results.md": {
+        "table3": compared,
+        "table4a": compared,
+        "table4b": compared,
+        "table2": beside,
+        **dict.fromkeys(("exchange", "openings", "iterations", "channels", "views", "depth", "few-shot"), study),
+    },
+    "docs/recipe.md": {"strong": strong, "strong-tasks": strong, "summary": lambda _: summary()},
+}
+
+
+def main() -> None:
+    for page, tables in PAGES.items():
+        for name in re.findall(r"<!-- end of ([\w-]+) -->", Path(page).read_text(encoding="utf-8")):
+            if name in tables:
+                kept.fill(Path(page), name, tables[name](name))
+
+
+if __name__ == "__main__":
+    main()
