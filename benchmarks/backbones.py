@@ -62,6 +62,14 @@ def one(job: tuple[str, list[int], list[int], str]) -> tuple[str, list[tuple[obj
     return name, rows, time.perf_counter() - started
 
 
+def _runs(seeds: list[int]) -> str:
+    """How many, of each split."""
+    if len(seeds) == 1:
+        return f"{seeds[0]} seeds"
+    fewest, most = min(seeds), max(seeds)
+    return f"{len(seeds)} splits x {most}" if fewest == most else f"{len(seeds)} splits x {fewest} to {most}"
+
+
 def table(rows: list[dict[str, str]], wanted: str) -> str:
     """The rows of one task beside the published scores, in Markdown."""
     lines = [
@@ -77,10 +85,7 @@ def table(rows: list[dict[str, str]], wanted: str) -> str:
             [100 * float(r["test"]) for r in mine if r["split"] == s] for s in dict.fromkeys(r["split"] for r in mine)
         ]
         mean, spread = statistics.fmean(statistics.fmean(g) for g in by_split), statistics.stdev(tests)
-        splits = (
-            f"{len(by_split)} splits x {len(tests) // len(by_split)}" if len(by_split) > 1 else f"{len(tests)} seeds"
-        )
-        cells = [preset.data, preset.model, f"{mean:.2f} ± {spread:.2f}", splits]
+        cells = [preset.data, preset.model, f"{mean:.2f} ± {spread:.2f}", _runs([len(g) for g in by_split])]
         known = preset.published
         if known is None or not known.comparable:
             cells += ["-", "-", "-"]
