@@ -1210,3 +1210,19 @@ def test_lower_precision_is_an_option_of_fit():
     assert found.settings.training.precision == "bf16"
     assert refusal(lambda: akegnn.fit(graph(), "gcn", seeds=2, precision="fp8", **given)).startswith("precision: ")
     assert akegnn.fit(graph(), "gcn", seeds=2, **given).settings.training.precision == "float32"
+
+
+@dataclasses.dataclass
+class Noisy(DropEdges):
+    """A view that does more than the one it is made from."""
+
+    def draw(self, data, generator):
+        data = super().draw(data, generator)
+        data.x = torch.zeros_like(data.x)
+        return data
+
+
+def test_a_view_made_from_one_of_ours_is_drawn_as_it_says():
+    """``kept`` is inherited, but it no longer tells all that ``draw`` does."""
+    told = population._leaves_out_edges
+    assert [told(kind) for kind in (DropEdges, Subgraph, Noisy, Original)] == [True, True, False, False]

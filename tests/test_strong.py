@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ from torch_geometric.data import Data
 
 import akegnn
 import small
-from akegnn import runs
+from akegnn import phases, runs
 from akegnn.backbones import GCN
+from akegnn.fit import plan
+from akegnn.methods.strong import Candidate, choose
 from akegnn.population import Population, Replica
 from akegnn.settings import Training
 from akegnn.tasks import make_task
@@ -416,3 +419,33 @@ def test_a_view_may_be_used_on_several_graphs() -> None:
     assert view == DropEdges(0.5)
     assert copy.deepcopy(view) == view
     assert isinstance(still("gcn"), GCN)
+
+
+def test_a_candidate_that_fails_in_a_cell_shows_what_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not another cell's network, which may have been trained on this cell's test nodes."""
+    data, _, _ = parted()
+    train = phases.Bench.train
+
+    def failing(self: Any, networks: Any, view: Any, phase: str, name: str, *rest: Any, **named: Any) -> None:
+        train(self, networks, view, phase, name, *rest, **named)
+        if name == "merged, taught":
+            self.failed[1] = "the loss is not finite"
+
+    monkeypatch.setattr(phases.Bench, "train", failing)
+    result = fit(data, seeds=3, epochs=3)
+    second = {s.name: s for s in result.results[1].scores}
+    assert second["merged, taught"].test == second["after exchange"].test
+    assert second["merged, taught"].validation == second["after exchange"].validation
+    assert result.results[1].shipped != "merged, taught"
+    assert not result.failures
+
+
+def test_a_score_that_is_not_a_number_is_never_the_best() -> None:
+    bench = plan(parted()[0], "gcn", recipe="strong", epochs=2).bench([(0, 0)])
+    good, bad = bench.new("1"), bench.new("2")
+    bench.task.scores = lambda p, part: torch.full((1,), math.nan if p.isnan().any() else 0.1)  # type: ignore[method-assign]
+    for value in bad.population.state.values():
+        value.fill_(math.nan)
+    for order in ([good, bad], [bad, good]):
+        assert choose(bench, [Candidate(str(n is good), n) for n in order])[1] == ["True"]
+        assert not bench.best(order).isnan().any()

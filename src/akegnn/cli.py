@@ -182,6 +182,7 @@ def train(
     width: Annotated[
         int | None,
         typer.Option(
+            min=1,
             show_default="the model's",
             help="Channels of every hidden layer of the network that the strategy functional makes.",
         ),

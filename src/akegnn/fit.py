@@ -272,7 +272,8 @@ def fit(
         features: ``given``, ``row`` (each node's divided by their sum), ``degree`` or ``constant``.
         edges: ``given``, ``undirected`` or ``reversed``.
         train: your own loop, ``train(model, data)``, used in both phases. It may also ask for ``epochs``, ``seed``,
-            ``phase`` and ``redraw`` (a function that draws the view anew).
+            ``phase``, ``redraw`` (a function that draws the view anew) and ``targets`` (what the other networks say of
+            every node, ``[N, C]``, or ``None``).
         epochs, lr, weight_decay, patience, batch_size: of the built-in loop.
         weight_decays: other weight decays by name of the parameter, such as ``{"convs.*": 0.01}``.
         select: what makes an epoch the best: the validation ``score``, or the ``loss``.
@@ -421,7 +422,11 @@ def plan(
     ways = _replace("phases", Phases(), phases)
     if swapping.strategy not in STRATEGIES:
         raise AkeError(f"strategy: {swapping.strategy!r} is not one of {', '.join(STRATEGIES)}")
-    if STRATEGIES[swapping.strategy].merges and isinstance(exchange, Mapping) and "channels" in exchange:
+    if isinstance(exchange, Mapping):
+        told = "channels" in exchange
+    else:
+        told = exchange is not None and exchange.channels != Exchange.channels
+    if STRATEGIES[swapping.strategy].merges and told:
         if swapping.width not in (0, swapping.channels):
             raise AkeError(
                 f"width: {swapping.width}, but channels: {swapping.channels}; for strategy {swapping.strategy!r} "
@@ -470,8 +475,8 @@ def plan(
             raise AkeError(f"width: only for strategy 'functional', not for {swapping.strategy!r}")
         if slim is None:
             raise AkeError("width: only for a model given by name or class that has hidden_channels and no heads")
-        own: int = arguments.get("hidden_channels") or _takes(model)["hidden_channels"].default  # type: ignore[arg-type]
-        if swapping.width > own:
+        own = arguments.get("hidden_channels") or _takes(model)["hidden_channels"].default  # type: ignore[arg-type]
+        if isinstance(own, int) and swapping.width > own:
             raise AkeError(
                 f"width: {swapping.width} channels wanted, {name} has {own}; a network that is made is never wider "
                 f"(--model-arg hidden_channels={swapping.width} widens all)"

@@ -7,8 +7,9 @@ view, these trained further), always from the same initial weights, splits and v
 from __future__ import annotations
 
 import copy
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -93,10 +94,6 @@ class Bench:
         self.parameters = sum(p.numel() for p in sample.parameters())
         self._sample = sample
         assert self.map.shapes  # found first: a model that cannot be run should be told of in a line
-        hidden = [x.channels for x in self.map.layers if not x.output]
-        if self.exchange.width and hidden and self.exchange.width > min(hidden) * len(self.views):
-            have = min(hidden) * len(self.views)
-            raise AkeError(f"width: {self.exchange.width} channels wanted, all networks together have {have}")
         if task.name == "node":
             with torch.no_grad():
                 out = forward(copy.deepcopy(sample).to(task.device).eval(), task.example)
@@ -250,10 +247,16 @@ class Bench:
         """Predictions on the original data, ``[cells, ...]``."""
         return networks.population.evaluate(self.task)
 
-    def best(self, networks: Sequence[Networks]) -> Tensor:
-        """The predictions of those with the best validation score, cell by cell; the first of equals."""
+    def best(self, networks: Sequence[Networks], failed: Sequence[Collection[int]] = ()) -> Tensor:
+        """The predictions of those with the best validation score, cell by cell; the first of equals.
+
+        ``failed``: for each of them the cells in which it cannot be.
+        """
         predictions = torch.stack([self.predict(n) for n in networks])  # [V, cells, ...]
-        first = torch.stack([self.task.scores(p, "val") for p in predictions]).argmax(0)
+        scores = torch.stack([self.task.scores(p, "val") for p in predictions]).nan_to_num(nan=-math.inf)
+        for score, cells in zip(scores, failed, strict=False):
+            score[list(cells)] = -math.inf
+        first = scores.argmax(0)
         return predictions[first, torch.arange(len(first), device=first.device)]
 
     def line(self, name: str, predictions: Tensor, seconds: Sequence[float], passes: int = 1) -> Line:

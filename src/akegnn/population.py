@@ -544,6 +544,12 @@ def _trainable(population: Population) -> dict[str, Tensor]:
     return state
 
 
+def _leaves_out_edges(kind: type[View]) -> bool:
+    """Whether a class of views says with ``kept`` all that its ``draw`` does, which a class made from it may change."""
+    draws, keeps = (next(c for c in kind.__mro__ if name in vars(c)) for name in ("draw", "kept"))
+    return keeps is not View and draws is keeps
+
+
 def _at_home(graphs: Sequence[Data]) -> list[Data]:
     """Graphs in main memory, where views are drawn; those that differ in their masks only are one."""
     moved: dict[int, Data] = {}
@@ -574,7 +580,7 @@ class _Inputs:
         """Whether views that are drawn anew only leave out edges: then a new draw is a new row of zeros and ones."""
         ours = bool(getattr(self.population.template, "replicable", False))
         kinds = {type(r.view) for r in self.replicas}
-        return self.task.name == "node" and ours and all(kind.kept is not View.kept for kind in kinds)
+        return self.task.name == "node" and ours and all(_leaves_out_edges(kind) for kind in kinds)
 
     def refresh(self) -> None:
         """Draw the views of the next epoch, where they only leave out edges; everything else stays where it is."""
@@ -599,7 +605,8 @@ class _Inputs:
         for k, (r, data, draws) in enumerate(zip(self.replicas, self.graphs, self.views, strict=True)):
             for epoch in range(epochs):
                 kept = r.view.kept(data, draws)
-                assert kept is not None  # see _only_edges
+                if kept is None:
+                    raise AkeError(f"{type(r.view).__name__}.kept: must tell which edges are kept, told nothing")
                 rows[epochs - 1 - epoch, k] = kept
         return list(rows.to(self._weight.device))
 

@@ -549,6 +549,21 @@ def test_key_is_a_digest_of_all_that_matters(own):
     assert block.settings["cells"] == ((0, 0), (0, 1))
 
 
+def test_what_an_earlier_revision_of_a_method_computed_is_not_taken_for_this_one(own, tmp_path, monkeypatch):
+    experiment = made_up(job(data=own))
+    [block] = blocks(experiment.jobs())
+    assert "revisions" not in block.settings
+    with Store(tmp_path / "store") as kept:
+        stored(kept, [block], lambda *cell: 0.5)
+        assert len(base.stored(experiment, kept)) == 1
+        monkeypatch.setitem(base.REVISIONS, experiment.jobs()[0].methods[0], 2)
+        [now] = blocks(experiment.jobs())
+        assert now.key not in kept.finished()
+        assert base.stored(experiment, kept) == []
+        stored(kept, [now], lambda *cell: 0.6)
+        assert [b.key for b in base.stored(experiment, kept)] == [now.key]
+
+
 def test_a_job_whose_data_is_not_there_leaves_the_others(tmp_path):
     here, nowhere = str(csv_folder(tmp_path / "graph")), str(tmp_path / "nowhere")
     jobs = [Job("gcn", data, data, "gcn", ("single",), seeds=1) for data in (nowhere, here, nowhere)]

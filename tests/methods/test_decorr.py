@@ -10,9 +10,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from akegnn.backbones import BACKBONES
+from akegnn.errors import RunFailed
 from akegnn.forward import forward
 from akegnn.methods import METHODS
 from akegnn.methods.decorr import correlation_loss, decorrelated
+from akegnn.phases import Bench
 from akegnn.training import training_loss
 from methods.plain import Cell, check, gcn, make, run
 from small import exact, refusal
@@ -124,3 +126,24 @@ def test_every_backbone_that_has_no_loss_of_its_own(name):
         (line,) = METHODS["decorr"](bench)
         assert all(0 <= score <= 1 for score in line.test)
         assert bench.failed == {}
+
+
+def test_a_weight_that_fails_leaves_the_others(monkeypatch):
+    """In one cell, in all cells; only where every weight fails is there no result."""
+    train = Bench.train
+    for weights, cells, lost in (((1.0,), (0,), set()), ((1.0,), (0, 1), set()), ((1.0, 0.1, 0.01), (0,), {0})):
+
+        def failing(self, networks, *given, weights=weights, cells=cells, **named):
+            train(self, networks, *given, **named)
+            if getattr(networks.population.template, "alpha", None) in weights:
+                if len(cells) == 2:
+                    raise RunFailed("the loss is not finite")
+                self.failed |= dict.fromkeys(cells, "the loss is not finite")
+
+        monkeypatch.setattr(Bench, "train", failing)
+        bench = make(epochs=2)
+        (line,) = METHODS["decorr"](bench)
+        assert set(bench.failed) == lost
+        monkeypatch.setattr(Bench, "train", train)
+        alone = run(make(epochs=2), "decorr")[0]["DeCorr"]
+        assert line.validation[1] <= alone.validation[1]

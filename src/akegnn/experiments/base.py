@@ -30,6 +30,9 @@ from ..store import Cell, Store, key_of
 from ..views import as_view
 
 BLOCK = 100  # cells computed at once; part of a block's identity, because they share their draws of dropout
+# Of methods and tasks: to be raised when a change of code changes their numbers, so that a store does not pass off old
+# ones as new.
+REVISIONS = {"strong": 2, "decorr": 2, "graph": 2}
 COMPARED = ("single", "ft", "ensemble", "ensemble-ft", "ake")
 
 
@@ -143,11 +146,17 @@ def blocks(
         cells = [(split, seed) for split in range(job.splits) for seed in range(job.seeds)]
         for start in range(0, len(cells), BLOCK):
             part = tuple(cells[start : start + BLOCK])
-            what = {"settings": settled, "methods": job.methods, "cells": part}
+            what = {"settings": settled, "methods": job.methods, "cells": part, **_revisions(settled, job.methods)}
             if job.compute is not None:
                 what["compute"] = job.compute.__qualname__
             found.append(Block(job, part, what))
     return found
+
+
+def _revisions(settled: Mapping[str, Any], methods: Sequence[str]) -> dict[str, dict[str, int]]:
+    """The part of a block's key that says which code it was; nothing for what never changed."""
+    named = {name: REVISIONS[name] for name in (*methods, settled.get("task", "")) if name in REVISIONS}
+    return {"revisions": named} if named else {}
 
 
 @dataclass
@@ -276,6 +285,8 @@ def belongs(settings: Mapping[str, Any], job: Job) -> bool:
         return False
     if settings.get("compute") != (job.compute.__qualname__ if job.compute else None):
         return False
+    if settings.get("revisions", {}) != _revisions(settled, job.methods).get("revisions", {}):
+        return False  # computed by a method that has changed since
     return all(_says(settled, name, value) for name, value in _said(job).items())
 
 

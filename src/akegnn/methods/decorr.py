@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from ..errors import AkeError
+from ..errors import AkeError, RunFailed
 from ..forward import arguments
 from ..phases import Bench, Line, total
 from ..views import Original
@@ -75,7 +75,7 @@ def decorr(bench: Bench) -> Iterator[Line]:
     hidden = tuple(layer.name for layer in bench.map.layers if not layer.output)
     build = bench.factory
     assert build is not None
-    tried = []
+    tried, lost = [], []
     for alpha in ALPHAS:
 
         def factory(alpha: float = alpha) -> nn.Module:
@@ -83,7 +83,12 @@ def decorr(bench: Bench) -> Iterator[Line]:
 
         own = bench.with_trainer(bench.longer(2), factory)
         network = own.new(bench.names[0])
-        own.train(network, Original(), "individual", "decorr")
-        bench.failed = own.failed | bench.failed
+        try:
+            own.train(network, Original(), "individual", "decorr")
+        except RunFailed as e:
+            own.failed = dict.fromkeys(range(len(bench.cells)), str(e))
         tried.append(network)
-    yield bench.line("DeCorr", bench.best(tried), total(tried))
+        lost.append(own.failed)
+    for cell in set(lost[0]).intersection(*lost):  # a cell where one weight failed has the others still
+        bench.failed.setdefault(cell, lost[0][cell])
+    yield bench.line("DeCorr", bench.best(tried, lost), total(tried))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -73,21 +74,24 @@ def make(bench: Bench) -> Made:
 
 def _train(bench: Bench, name: str, network: Networks, view: View, targets: list[Targets] | None) -> Candidate:
     """One candidate; a cell where its training fails has the others still."""
-    trial = copy.copy(bench)
+    trial, begun = copy.copy(bench), network.copy()
     trial.failed = {}
     try:
         trial.train(network, view, "re-training", name, targets=targets)
     except RunFailed as e:
         bench.say(f"{name}: {e}; going on without it")
-        return Candidate(name, network, range(len(bench.cells)))
+        return Candidate(name, begun, range(len(bench.cells)))
+    for cell, why in trial.failed.items():  # its line shows what it began with
+        bench.say(f"{name}: {why}; going on without it")
+        network.population.load_state_dict(cell, begun.population.state_dict(cell))
     return Candidate(name, network, trial.failed)
 
 
 def choose(bench: Bench, candidates: Sequence[Candidate]) -> tuple[Networks, list[str]]:
     """For each cell the candidate with the best validation score, then with the lowest loss; and what it is called."""
     predictions = [bench.predict(c.networks) for c in candidates]
-    scores = torch.stack([bench.task.scores(p, "val") for p in predictions]).cpu()
-    losses = torch.stack([bench.task.part_losses(p, "val") for p in predictions]).cpu().double()
+    scores = torch.stack([bench.task.scores(p, "val") for p in predictions]).cpu().nan_to_num(nan=-math.inf)
+    losses = torch.stack([bench.task.part_losses(p, "val") for p in predictions]).cpu().double().nan_to_num(math.inf)
     best, names = candidates[0].networks.copy(), []
     for k in range(len(bench.cells)):
         sound = [n for n, c in enumerate(candidates) if k not in c.failed]
