@@ -458,6 +458,7 @@ def as_stored(job: Job, cells: list[list[int]]) -> dict[str, Any]:
     """What a block of a job has in the store, as far as a job settles it."""
     said = {**base._said(job), "data": job.data, "model": job.model}
     block = {"settings": said, "methods": list(job.methods), "cells": cells}
+    block |= base._revisions(said, job.methods)
     return block | ({"compute": job.compute.__qualname__} if job.compute else {})
 
 

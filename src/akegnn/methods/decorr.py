@@ -89,6 +89,9 @@ def decorr(bench: Bench) -> Iterator[Line]:
             own.failed = dict.fromkeys(range(len(bench.cells)), str(e))
         tried.append(network)
         lost.append(own.failed)
-    for cell in set(lost[0]).intersection(*lost):  # a cell where one weight failed has the others still
+    none = set(lost[0]).intersection(*lost)  # a cell where one weight failed has the others still
+    if len(none) == len(bench.cells):
+        raise RunFailed(lost[0][0])
+    for cell in none:
         bench.failed.setdefault(cell, lost[0][cell])
     yield bench.line("DeCorr", bench.best(tried, lost), total(tried))
