@@ -30,6 +30,7 @@ from torch_geometric.nn import GATConv, GCN2Conv, GCNConv
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from akegnn import population
 from akegnn.backbones import GAT, GCN, GCNII
 from akegnn.channels import channel_map
 from akegnn.data import load
@@ -80,6 +81,9 @@ CASES: dict[str, tuple[Callable[[int, int], nn.Module], Callable[[int, int], nn.
     "gat": (lambda f, c: GAT(f, c), PlainGAT),
     "gcnii": (lambda f, c: GCNII(f, c), PlainGCNII),
 }
+
+
+OTHERS = ("own-edges", "exchange", "scaling", "stopping")
 
 
 def cora() -> tuple[Data, str]:
@@ -134,12 +138,12 @@ def population_seconds(
     task = make_task(data)
 
     def run(epochs: int) -> float:
-        population = Population(make, range(seeds)).to(task.device)
+        networks = Population(make, range(seeds)).to(task.device)
         trainer = Trainer(task, Training(epochs=epochs, precision=precision), chunk=chunk)
         replicas = [Replica(seed, "benchmark", view) for seed in range(seeds)]
         finish(task.device)
         started = time.perf_counter()
-        population.train(trainer, replicas, "individual")
+        networks.train(trainer, replicas, "individual")
         finish(task.device)
         return time.perf_counter() - started
 
@@ -154,6 +158,19 @@ def population_seconds(
     if task.device.type == "cuda":
         memory += torch.cuda.max_memory_allocated() / 1e9
     return (whole - short) / (epochs - few), whole, memory
+
+
+def stopping_seconds(make: Callable[[], nn.Module], data: Data, seeds: int, left: float) -> tuple[float, float]:
+    """Seconds until all have stopped, with those that have stopped left behind; and their mean validation score."""
+    task = make_task(data)
+    population.GO_ON_WITHOUT = left
+    networks = Population(make, range(seeds)).to(task.device)
+    trainer = Trainer(task, Training(epochs=1000, lr=0.005, patience=100, stop="either"))
+    finish(task.device)
+    started = time.perf_counter()
+    outcomes = networks.train(trainer, [Replica(s, "benchmark", Original()) for s in range(seeds)], "individual")
+    finish(task.device)
+    return time.perf_counter() - started, sum(o.validation for o in outcomes) / seeds
 
 
 def bandwidth(device: torch.device) -> float:
@@ -192,7 +209,7 @@ def floor_bytes(case: str, data: Data, classes: int, parameters: int, seeds: int
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--device", default="cpu")
-    p.add_argument("--cases", nargs="*", default=["gcn"], choices=[*CASES, "own-edges", "exchange", "scaling"])
+    p.add_argument("--cases", nargs="*", default=["gcn"], choices=[*CASES, *OTHERS])
     p.add_argument("--seeds", type=int, default=100)
     p.add_argument("--epochs", type=int, default=None, help="of the population run (default 30 on a CPU, else 200)")
     p.add_argument("--plain-networks", type=int, default=2)
@@ -251,6 +268,17 @@ def main() -> None:
             best = min(best, time.perf_counter() - started)
         print(f"exchange of {given.seeds} seeds x 4 views, GCN: {best:.4f} s (best of 6)", flush=True)
         note(case="exchange", seconds=best)
+    if "stopping" in given.cases:
+        default = population.GO_ON_WITHOUT
+        (to_the_end, a), (left_behind, b) = (
+            stopping_seconds(lambda: GAT(features, classes), data, given.seeds, left) for left in (0.0, default)
+        )
+        print(
+            f"GAT until all have stopped: {to_the_end:.1f} s with all to the end (validation {a:.4f}), "
+            f"{left_behind:.1f} s without those that have stopped ({b:.4f}): {to_the_end / left_behind:.2f} times",
+            flush=True,
+        )
+        note(case="stopping", all_seconds=to_the_end, seconds=left_behind, ratio=to_the_end / left_behind)
     if "scaling" in given.cases:
         print("replicas  ms/epoch  ms/epoch/network  GB")
         for seeds in (1, 10, 50, 100, 200, 400):

@@ -30,7 +30,7 @@ from akegnn.channels import channel_map
 from akegnn.errors import RunFailed
 from akegnn.exchange import exchange_populations, exchange_ring
 from akegnn.forward import forward
-from akegnn.population import Outcome, Population, Replica
+from akegnn.population import Outcome, Population, Replica, _Group
 from akegnn.propagate import attention_pattern, gcn_adjacency, sum_adjacency
 from akegnn.settings import Exchange, Training, derive
 from akegnn.strategies import STRATEGIES
@@ -571,6 +571,83 @@ def test_replicas_that_stopped_early_are_counted_as_they_stop():
         assert e.stopped == sum(o.best_epoch + 30 <= e.epoch for o in outcomes)
     assert seen[-1].epoch < 400
     assert seen[-1].done == 6
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """How many were trained together, one group after another; who has stopped is looked at every other epoch."""
+    seen: list[int] = []
+    begin = _Group.__init__
+
+    def noted(self: _Group, population: Population, *rest: object) -> None:
+        seen.append(len(population))
+        begin(self, population, *rest)
+
+    monkeypatch.setattr("akegnn.population.LOOK_EVERY", 2)
+    monkeypatch.setattr(_Group, "__init__", noted)
+    return seen
+
+
+ANEW = {
+    "once": VIEWS["one of each"] * 2,
+    "edges anew": [DropEdges(resample="epoch"), Subgraph(resample="epoch")] * 5,
+    "some anew": [kind(resample=when) for kind in (MaskFeatures, DropEdges) for when in ("once", "epoch")] * 2,
+}
+
+
+@pytest.mark.usefixtures("drawn_alike")
+@pytest.mark.parametrize("how", ["plain", "SGD with momentum", "a scheduler"])
+@pytest.mark.parametrize("views", ANEW)
+@pytest.mark.parametrize("name", ["gcn", "gat", "grand"])
+def test_those_left_go_on_without_those_that_stopped(sizes, name, views, how):
+    trainer = Trainer(
+        make_task(graph64()),
+        Training(epochs=60, patience=3, lr=0.1),
+        optimizer=(lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.9)) if how == "SGD with momentum" else None,
+        scheduler=(lambda o: StepLR(o, 4, 1.5)) if how == "a scheduler" else None,
+    )
+    same_as_alone(backbone(name), trainer, ANEW[views])
+    assert sizes[0] == len(ANEW[views])
+    assert len(sizes) > 1
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_those_left_go_on_on_their_own_splits(sizes):
+    task = make_task(graph64(), "node", masks="random")
+    trainer = Trainer(task, Training(epochs=60, patience=3, lr=0.1))
+    cells = [(split, seed) for split in range(3) for seed in range(3)]
+    networks = Population(backbone("gcn"), [seed for _, seed in cells], "n")
+    outcomes = networks.train(trainer, [Replica(s, "n", DropEdges(), split) for split, s in cells], "individual")
+    assert len(sizes) > 2
+    for k, (split, seed) in enumerate(cells):
+        with seeded(derive(seed, "weights", "n")):
+            model = backbone("gcn")()
+        alone = dataclasses.replace(trainer, task=task.at(split)).train(model, DropEdges(), "individual", "n", seed)
+        assert outcomes[k].best_epoch == alone.best_epoch
+        close(networks.state_dict(k), alone.model.state_dict())
+
+
+@pytest.mark.parametrize("kind", ["link", "graph"])
+def test_those_left_go_on_at_links_and_graphs(sizes, kind):
+    task = make_task(graph64(), "link") if kind == "link" else make_task(graphs64(), batch_size=8)
+    trainer = Trainer(task, Training(epochs=60, patience=2, lr=0.1))
+    views = [DropEdges(resample="epoch"), MaskFeatures(), Original(), Original()]
+    same_as_alone(backbone("gcn", outputs=8) if kind == "link" else backbone("gin", 4, 2, pool=True), trainer, views)
+    assert len(sizes) > 1
+
+
+def test_networks_in_step_stay_together(sizes):
+    trainer = Trainer(make_task(graph64()), Training(epochs=60, patience=3, lr=0.1))
+    networks = Population(backbone("gcn"), range(5), "n")
+    seen: list[int] = []
+    networks.train(
+        trainer,
+        [Replica(s, "n", Original()) for s in range(5)],
+        "individual",
+        hook=lambda state, epoch: seen.append(len(state["convs.0.bias"])),
+    )
+    assert sizes == [5]
+    assert set(seen) == {5}
 
 
 class Poisoned(GCN):

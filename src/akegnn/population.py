@@ -36,7 +36,8 @@ SPARSE_BELOW = 0.1  # share of non-zero features under which sparse products are
 # Optimizers that treat every number by itself, so that stacked networks do not mix.
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 DRAWN_AHEAD = 1 << 26  # edges of all replicas whose fate is drawn at once
-LOOK_EVERY = 20  # epochs between looks at whether every replica has stopped: a look makes a GPU wait
+LOOK_EVERY = 20  # epochs between looks at which replicas have stopped: a look makes a GPU wait
+GO_ON_WITHOUT = 2 / 3  # of the replicas left, at most: the others go on without those that have stopped
 
 
 Hook = Callable[[dict[str, Tensor], int], None]
@@ -576,6 +577,18 @@ class _Inputs:
         if self.masked:
             self.graphs = _at_home([task.alone(k).data for k in range(len(replicas))])  # type: ignore[attr-defined]
 
+    def narrowed(self, population: Population, left: Sequence[int]) -> _Inputs:
+        """The same for some of the replicas, from where their draws are."""
+        part = copy.copy(self)
+        part.population, part._same = population, []
+        part.task = self.task.alone(0).together([self.task.alone(k).split for k in left])
+        for name in ("replicas", "draws", "views", "seen", "graphs"):
+            if of_each := getattr(self, name, None):
+                setattr(part, name, [of_each[k] for k in left])
+        part.redraw = [n for n, k in enumerate(left) if k in self.redraw]
+        part._ahead = [rows[left] for rows in self._ahead]
+        return part
+
     def _only_edges(self) -> bool:
         """Whether views that are drawn anew only leave out edges: then a new draw is a new row of zeros and ones."""
         ours = bool(getattr(self.population.template, "replicable", False))
@@ -643,14 +656,78 @@ class _Inputs:
         return iter(self._same)
 
 
+class _Group:
+    """Replicas in training: their parameters, what they are trained on, how far they are, and an epoch of them all."""
+
+    def __init__(
+        self,
+        population: Population,
+        inputs: _Inputs,
+        state: dict[str, Tensor],
+        optimizer: torch.optim.Optimizer,
+        best: _Best,
+        recorded: bool,
+    ) -> None:
+        """``recorded``: nothing but numbers changes from epoch to epoch, so that one can be recorded and replayed."""
+        self.population, self.inputs, self.state = population, inputs, state
+        self.optimizer, self.best, self.recorded = optimizer, best, recorded
+        self.task = inputs.task.watched()
+        self.check = _Check(population, self.task)
+        self.run: Callable[[], None] = _Captured(self.epoch, optimizer) if recorded else self.epoch
+
+    def epoch(self) -> None:
+        """One epoch of all replicas: everything stays on the device, nothing waits."""
+        precision = self.best.settings.precision
+        short = torch.autocast(self.task.device.type, torch.bfloat16, enabled=precision == "bf16")
+        seen: list[Tensor] = []
+        for learn in self.inputs.epoch():
+            self.optimizer.zero_grad()
+            with short:
+                losses = learn.losses(self.state)
+            losses.sum().backward()
+            self.optimizer.step()
+            seen.append(losses.detach())
+        losses = seen[0] if len(seen) == 1 else torch.stack(seen).mean(0)
+        with torch.no_grad():
+            with short:
+                found = self.check.predict(self.state)
+            found = found.to(next(iter(self.state.values())).dtype)
+            sound = torch.isfinite(found).flatten(1).all(1)
+            self.best.update(losses, sound, self.task.scores(found, "val"), self.task.part_losses(found, "val"))
+
+    def narrowed(self, left: list[int]) -> _Group:
+        """Some of them, to go on without the others."""
+        self.close()
+        population = self.population.pick(left)
+        state = {k: v.detach()[left].requires_grad_(v.requires_grad) for k, v in self.state.items()}
+        _hand_over(self.optimizer, [(v, state[k]) for k, v in self.state.items() if v.requires_grad], left)
+        inputs, best = self.inputs.narrowed(population, left), self.best.part(left, state)
+        return _Group(population, inputs, state, self.optimizer, best, self.recorded)
+
+    def close(self) -> None:
+        """Give back what a recorded epoch holds: now, not when Python happens to collect it."""
+        if isinstance(self.run, _Captured):
+            self.run.graph.reset()
+
+
+def _hand_over(optimizer: torch.optim.Optimizer, pairs: Sequence[tuple[Tensor, Tensor]], left: list[int]) -> None:
+    """Put parameters of some replicas in the place of those of all, with what the optimizer has noted of them."""
+    new = {id(old): fresh for old, fresh in pairs}
+    for group in optimizer.param_groups:
+        group["params"] = [new[id(p)] for p in group["params"]]
+    for old, fresh in pairs:
+        noted = optimizer.state.pop(old, {})
+        optimizer.state[fresh] = {
+            k: v[left] if isinstance(v, Tensor) and v.shape == old.shape else v for k, v in noted.items()
+        }
+
+
 def _train_together(
     population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str, hook: Hook | None = None
 ) -> list[Outcome]:
     started = time.perf_counter()
     settings, count = trainer.settings, len(replicas)
     inputs, state = _Inputs(population, trainer, replicas, phase), _trainable(population)
-    task = inputs.task.watched()
-    check = _Check(population, task)
     optimizer = trainer.make_optimizer([(k, v) for k, v in state.items() if v.requires_grad])
     if type(optimizer).__name__ not in ELEMENTWISE:
         raise _NotVectorisable(f"{type(optimizer).__name__} may not treat every number by itself")
@@ -659,47 +736,31 @@ def _train_together(
     scheduler = trainer.make_scheduler(optimizer)
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise _NotVectorisable("ReduceLROnPlateau follows the loss of one network")
-    best = _Best(population, state, task.device, settings)
-    history: list[Epoch] = []
-
-    def epoch() -> None:
-        """One epoch of all replicas: everything stays on the device, nothing waits."""
-        short = torch.autocast(task.device.type, torch.bfloat16, enabled=settings.precision == "bf16")
-        seen: list[Tensor] = []
-        for learn in inputs.epoch():
-            optimizer.zero_grad()
-            with short:
-                losses = learn.losses(state)
-            losses.sum().backward()
-            optimizer.step()
-            seen.append(losses.detach())
-        losses = seen[0] if len(seen) == 1 else torch.stack(seen).mean(0)
-        with torch.no_grad():
-            with short:
-                found = check.predict(state)
-            found = found.to(next(iter(state.values())).dtype)
-            sound = torch.isfinite(found).flatten(1).all(1)
-            best.update(losses, sound, task.scores(found, "val"), task.part_losses(found, "val"))
-
-    same = not inputs.changes and scheduler is None and task.scores_on_device
+    device, in_step = inputs.task.device, hook is not None or trainer.keep
+    same = not inputs.changes and scheduler is None and inputs.task.watched().scores_on_device
     ours = bool(getattr(population.template, "replicable", False))  # other layers may look at the numbers
-    run = _Captured(epoch, optimizer) if same and ours and _capturable(optimizer, task.device) else epoch
+    best = _Best(population, state, device, settings)
+    group = _Group(population, inputs, state, optimizer, best, same and ours and _capturable(optimizer, device))
+    members, history = list(range(count)), list[Epoch]()
     with seeded(derive(replicas[0].seed, phase, replicas[0].network, count)), _precision(settings.precision):
         for k in range(1, settings.epochs + 1):
-            inputs.refresh()
-            run()
+            group.inputs.refresh()
+            group.run()
             if hook is not None:
                 hook(state, k)
             if scheduler is not None:
                 scheduler.step()
             if k % LOOK_EVERY == 0 or k == settings.epochs:
+                best.put(members, group.best)
                 entry = best.entry(phase, replicas[0].network, k, settings.epochs)
                 history.append(replace(entry, replicas=trainer.replicas, first=trainer.first))
                 trainer.on_epoch(history[-1])
-                if not bool(best.active.any()):
+                left = group.best.active.nonzero().flatten().tolist()
+                if not left:
                     break
-    if isinstance(run, _Captured):
-        run.graph.reset()  # its memory goes back now, not when Python happens to collect it
+                if len(left) <= GO_ON_WITHOUT * len(members) and not in_step and k < settings.epochs:
+                    group, members = group.narrowed(left), [members[i] for i in left]
+    group.close()
     population.state = best.state
     population.moments = optimizer.state_dict() if trainer.keep else None
     outcomes = best.outcomes(phase, replicas, (time.perf_counter() - started) / count)
@@ -775,6 +836,28 @@ class _Best:
         self.failed = torch.zeros(count, device=device, dtype=torch.long)  # the epoch in which the loss was not finite
         self.training = torch.zeros(count, device=device, dtype=torch.float64)
         self.validation = torch.zeros(count, device=device, dtype=torch.float64)
+
+    def _each(self) -> dict[str, Tensor]:
+        """Everything that is kept of every replica."""
+        noted = {k: v for k, v in vars(self).items() if isinstance(v, Tensor) and v.dim()}
+        return noted | {f"state.{k}": v for k, v in self.state.items()}
+
+    def part(self, left: list[int], live: Mapping[str, Tensor]) -> _Best:
+        """Some of the replicas, whose parameters are now in ``live``."""
+        part = copy.copy(self)
+        part.live, part.now = live, self.now.clone()
+        part.state = {k: v[left] for k, v in self.state.items()}
+        for k, v in vars(self).items():
+            if isinstance(v, Tensor) and v.dim():
+                setattr(part, k, v[left])
+        return part
+
+    def put(self, members: list[int], part: _Best) -> None:
+        """Take note of how far some of the replicas are."""
+        if part is not self:
+            kept = self._each()
+            for k, v in part._each().items():
+                kept[k][members] = v
 
     def update(self, training: Tensor, sound: Tensor, score: Tensor, loss: Tensor) -> None:
         """Take note of an epoch: training loss, whether predictions are finite, validation score and loss."""
