@@ -311,6 +311,15 @@ def test_an_optimizer_is_kept_for_every_method_alike():
             close(slots, n.population.moments["state"][key], 0)
 
 
+def test_a_merged_network_has_an_optimizer_of_its_own():
+    """The moments of another network's weights are not its."""
+    bench = make(phases={"optimizer_state": "kept"}, **QUICK)
+    assert all(n.population.moments is not None for n in bench.individual)
+    assert bench.merged[0].population.moments is None
+    bench.train(bench.merged[0], Original(), "re-training", "merged")
+    assert bench.merged[0].population.moments is not None
+
+
 @pytest.mark.parametrize("task", ["node", "link"])
 def test_an_optimizer_is_kept_on_several_splits_too(task):
     given = {"task": task, "phases": {"optimizer_state": "kept"}, "epochs": 2, "views": ["original"]}

@@ -485,13 +485,14 @@ def reproduce(
         return
     if name not in EXPERIMENTS:
         raise AkeError(f"reproduce: {name!r} is not one of {', '.join(EXPERIMENTS)}")
-    experiment = EXPERIMENTS[name].at(data_root)
+    whatever = render and seeds is None and splits is None
+    experiment = EXPERIMENTS[name].anywhere() if whatever else EXPERIMENTS[name].at(data_root)
     chosen = experiment.chosen(seeds, splits, only or [])
     refused: list[tuple[str, str]] = []
     with Store(store, create=not render) as kept:
-        if render and seeds is None and splits is None:  # whatever is there
+        if whatever:
             places = {(job.row, job.column) for job in chosen}
-            wanted = [b for b in experiments.stored(experiment, kept) if (b.job.row, b.job.column) in places]
+            wanted = [b for b in experiments.stored(EXPERIMENTS[name], kept) if (b.job.row, b.job.column) in places]
         else:
             wanted = experiments.blocks(chosen, data_root, refused)
         report = experiments.Report(0, 0)

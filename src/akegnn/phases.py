@@ -189,6 +189,7 @@ class Bench:
         started = time.perf_counter()
         module = copy.deepcopy(networks[0].population.template).eval()
         made = networks[0].copy()
+        made.population.moments = None  # of other weights
         wanted = self.map
         if factory is not None:
             made.population = self._build([seed for _, seed in self.cells], "merged", factory)

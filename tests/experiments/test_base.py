@@ -70,7 +70,8 @@ def test_what_is_there_is_not_computed_again(digits, monkeypatch):
 
 def test_every_line_has_one_score_for_every_cell(digits):
     _, [block], kept = digits
-    found, history = base.compute(block, "cpu", None)
+    found, history, failed = base.compute(block, "cpu", None)
+    assert failed == []
     places = [(c.method, c.split, c.seed) for c in found]
     methods = dict.fromkeys(c.method for c in found)
     assert sorted(places) == sorted((m, 0, seed) for m in methods for seed in (0, 1))

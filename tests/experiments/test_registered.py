@@ -9,7 +9,7 @@ import pytest
 
 from akegnn.backbones import BACKBONES
 from akegnn.data import DATASETS
-from akegnn.experiments import EXPERIMENTS, Job, base, blocks, entries, tables, timing
+from akegnn.experiments import EXPERIMENTS, Job, base, blocks, entries
 from akegnn.experiments.base import paper_numbers
 from akegnn.experiments.studies import draw_curves
 from akegnn.experiments.tables import LINES
@@ -122,21 +122,18 @@ def test_there_are_numbers_of_every_table():
     assert {t for t, *_ in quoted()} == {"table1", "table2", "table3", "table4a", "table4b", "exchange"}
 
 
-def test_the_papers_arxiv_stands_beside_the_official_features_only(monkeypatch):
+def test_the_papers_arxiv_stands_beside_the_official_features_only():
     experiment, numbers = EXPERIMENTS["table4c"], paper_numbers()["table4c"]
     assert "comparable" in experiment.about + experiment.note
     assert {c for lines in numbers.values() for columns in lines.values() for c in columns} == {"ogbn-arxiv"}
-    monkeypatch.setattr(tables, "arxiv", lambda: "ogbn-arxiv-substitute")
     assert {j.column for j in experiment.jobs()} == {"ogbn-arxiv-substitute"}
-    monkeypatch.setattr(tables, "arxiv", lambda: "ogbn-arxiv")
-    assert {(j.row, j.column) for j in experiment.jobs()} == {(row, "ogbn-arxiv") for row in numbers}
+    assert {(j.row, j.column) for j in experiment.anywhere().jobs()} == {
+        (row, column) for row in numbers for column in ("ogbn-arxiv", "ogbn-arxiv-substitute")
+    }
 
 
 @pytest.mark.parametrize("name", ["table4c", "table5"])
 def test_the_official_arxiv_is_looked_for_under_the_root_that_is_given(monkeypatch, name, tmp_path):
-    monkeypatch.setattr(tables, "arxiv", lambda: "ogbn-arxiv-substitute")
-    monkeypatch.setattr(timing, "arxiv", lambda: "ogbn-arxiv-substitute")
-
     def path(self, root=None):
         return tmp_path if root == tmp_path and self is DATASETS["ogbn-arxiv"] else None
 
@@ -145,6 +142,17 @@ def test_the_official_arxiv_is_looked_for_under_the_root_that_is_given(monkeypat
     for root, found in ((None, "ogbn-arxiv-substitute"), (tmp_path, "ogbn-arxiv")):
         assert {(j.data, j.column) for j in experiment.at(root).chosen(1)} == {(found, found)}
     assert [j.row for j in experiment.at(tmp_path).jobs()] == [j.row for j in experiment.jobs()]
+
+
+def test_a_store_shows_the_official_arxiv_and_its_substitute(everywhere, tmp_path):
+    experiment = EXPERIMENTS["table4c"]
+    jobs = [dataclasses.replace(j, seeds=1) for j in experiment.anywhere().jobs() if j.model == "sage"]
+    with Store(tmp_path / "store") as kept:
+        for block in blocks(jobs):
+            cell = Cell(block.key, block.job.data, "sage", "base", 0, 0, 0.5, 0.5, 0.1, "accuracy", 1, 1, 1.0)
+            kept.add(block.key, block.job.label, block.settings, [cell], 1.0, 1, [])
+        found = entries(experiment, base.stored(experiment, kept), kept)
+    assert [(e.column, e.paper) for e in found] == [("ogbn-arxiv", (71.5, 0.4)), ("ogbn-arxiv-substitute", None)]
 
 
 @pytest.mark.parametrize("table", sorted({t for t, *_ in quoted()}))

@@ -91,7 +91,15 @@ class Experiment:
 
     def at(self, data_root: str | Path | None) -> Experiment:
         """The same with the datasets that lie there: an official one in place of its substitute."""
-        return dataclasses.replace(self, jobs=lambda: [_official(job, data_root) for job in self.jobs()])
+
+        def there(job: Job) -> Job:
+            return next((o for o in _official(job) if DATASETS[o.data].path(data_root) is not None), job)
+
+        return dataclasses.replace(self, jobs=lambda: [there(job) for job in self.jobs()])
+
+    def anywhere(self) -> Experiment:
+        """The same with official datasets beside their substitutes: whichever a store was filled with."""
+        return dataclasses.replace(self, jobs=lambda: [j for job in self.jobs() for j in (*_official(job), job)])
 
     def chosen(self, seeds: int | None = None, splits: int | None = None, only: Sequence[str] = ()) -> list[Job]:
         """The jobs that are asked for: ``only`` names models, datasets, or ``model/dataset``."""
@@ -105,11 +113,10 @@ class Experiment:
         return [dataclasses.replace(j, splits=min(splits or j.splits, j.splits)) for j in seeded]
 
 
-def _official(job: Job, data_root: str | Path | None) -> Job:
+def _official(job: Job) -> list[Job]:
+    """The job on the dataset that its own stands in for, if it does."""
     name = job.data.removesuffix("-substitute")
-    if job.data not in DATASETS or name == job.data or DATASETS[name].path(data_root) is None:
-        return job
-    return dataclasses.replace(job, data=name, column=name)
+    return [dataclasses.replace(job, data=name, column=name)] if name != job.data and name in DATASETS else []
 
 
 def _matches(job: Job, word: str) -> bool:
@@ -186,7 +193,7 @@ def run(
         say(f"[{report.done + 1}/{report.all}] {block.job.label}: {len(block.cells)} cells ...")
         began = time.perf_counter()
         try:
-            found, history, lost = _compute(block, device, data_root)
+            found, history, lost = compute(block, device, data_root)
         except (AkeError, RuntimeError, MemoryError) as e:
             error = f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}"
             report.failed.append((block.job.label, error))
@@ -208,16 +215,10 @@ def run(
     return report
 
 
-def compute(block: Block, device: str, data_root: str | Path | None) -> tuple[list[Cell], list[dict[str, Any]]]:
-    """The scores of all methods on all cells of a block, and what was learned on the way."""
-    found, history, _ = _compute(block, device, data_root)
-    return found, history
-
-
-def _compute(
+def compute(
     block: Block, device: str, data_root: str | Path | None
 ) -> tuple[list[Cell], list[dict[str, Any]], list[tuple[tuple[int, int], str]]]:
-    """The same, and which cells failed, with their errors."""
+    """The scores of all methods on all cells of a block, its epochs, and which cells failed, with their errors."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     job = block.job
@@ -263,7 +264,7 @@ def stored(experiment: Experiment, store: Store) -> list[Block]:
 
     Blocks of different settings are not mixed in one place: those count that have the most cells.
     """
-    jobs = experiment.jobs()
+    jobs = experiment.anywhere().jobs()
     of_place: dict[tuple[str, str], list[Block]] = {}
     for key, _, settings, _ in store.blocks():
         for job in jobs:

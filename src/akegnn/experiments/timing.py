@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from ..fit import Plan
 from ..phases import Bench, Line, total
 from .base import Experiment, Job
-from .tables import arxiv
+from .tables import LARGE
 
 
 def timed(plan: Plan, cells: Sequence[tuple[int, int]]) -> tuple[Bench, list[Line]]:
@@ -33,9 +33,7 @@ TABLE5 = Experiment(
     "table5",
     "Seconds of training four networks, of the exchange, and of re-training (column `seconds` of the CSV file).",
     lambda: [
-        Job(
-            f"{n} channels", arxiv(), arxiv(), "gcnii-dense", (), 1, 1, {"model_args": {"hidden_channels": n}}, n, timed
-        )
+        Job(f"{n} channels", LARGE, LARGE, "gcnii-dense", (), 1, 1, {"model_args": {"hidden_channels": n}}, n, timed)
         for n in (64, 128, 256)
     ],
     base="training",

@@ -251,17 +251,11 @@ def whole_labels(labels: Any) -> Tensor:
         raise AkeError(
             f"y: must be one whole number each, got {labels.dtype} of shape {tuple(labels.shape)} (data.y.long()?)"
         )
-    if len(labels) and bool((labels == labels[0]).all()):
-        raise AkeError(f"y: only one class ({int(labels[0])}); at least two are needed")
     return labels.long()
 
 
 def check_classes(labels: Tensor, parts: dict[str, Tensor]) -> int:
-    """Labels must be whole numbers from 0 on, of at least two classes. Returns the number of classes."""
-    if labels.is_floating_point() or labels.dim() != 1:
-        raise AkeError(
-            f"y: must be one whole number each, got {labels.dtype} of shape {tuple(labels.shape)} (data.y.long()?)"
-        )
+    """Labels must lie from 0 on, and be of at least two classes. Returns the number of classes."""
     used = labels[torch.cat(list(parts.values()))]
     if int(used.min()) < 0:
         raise AkeError(f"y: labels must lie from 0 on, found {int(used.min())} in a split")

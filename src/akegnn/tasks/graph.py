@@ -15,7 +15,7 @@ from ..errors import AkeError
 from ..forward import forward
 from ..settings import derive
 from ..views import Original, View
-from .base import Classification, Metric, check_classes, check_graph, check_outputs
+from .base import Classification, Metric, check_classes, check_graph, check_outputs, whole_labels
 
 EVALUATION_BATCH = 512
 
@@ -134,7 +134,7 @@ class GraphTask(Classification):
                 raise AkeError(f"data[{k}].y: must be one label per graph")
             if graph.x.shape[1] != graphs[0].x.shape[1]:
                 raise AkeError(f"data[{k}].x: {graph.x.shape[1]} features, data[0] has {graphs[0].x.shape[1]}")
-        self.labels = torch.cat([g.y.view(1) for g in graphs])
+        self.labels = whole_labels(torch.cat([g.y.view(1) for g in graphs]))
         if masks not in ("given", "random"):
             raise AkeError(f"masks: {masks!r} is not one of given, random")
         self._marks = [g.get("split") for g in graphs] if masks == "given" else [None] * len(graphs)
