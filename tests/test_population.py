@@ -24,7 +24,7 @@ from torch_geometric.data import Data
 from typer.testing import CliRunner
 
 import akegnn
-from akegnn import cli, population
+from akegnn import cli, population, propagate
 from akegnn.backbones import BACKBONES, GCN
 from akegnn.channels import channel_map
 from akegnn.errors import RunFailed
@@ -988,9 +988,34 @@ def test_sparse_features_give_the_same_as_dense_ones(monkeypatch, name, views):
     factory, views = backbone(name, 60), WORDS[views]
     same_as_alone(factory, trainer, views)
     networks, _ = train(factory, trainer, views, print)
-    monkeypatch.setattr(population, "SPARSE_BELOW", 0.0)
+    monkeypatch.setattr(propagate, "SPARSE_BELOW", 0.0)
     dense, _ = train(factory, trainer, views, print)
     close(networks.state, dense.state)
+
+
+SPARSE = [n for n in BACKBONES if getattr(BACKBONES[n], "sparse_features", False)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [(n, k) for n in SPARSE for k in ("node", "link") if k == "node" or n in LINKED]
+)
+def test_one_network_alone_is_given_sparse_features_too(monkeypatch, name, kind):
+    """Where most are zero; what it learns is the same."""
+    layouts, features = [], propagate.features
+    monkeypatch.setattr(
+        sys.modules[BACKBONES[name].__module__], "features", lambda x: (layouts.append(x.layout), features(x))[1]
+    )
+    trained = []
+    for below in (propagate.SPARSE_BELOW, 0.0):
+        monkeypatch.setattr(propagate, "SPARSE_BELOW", below)
+        task = make_task(bag_of_words(), kind)
+        with seeded(1):
+            model = backbone(name, 60, task.outputs)()
+        trainer = Trainer(task, Training(epochs=4))
+        trained.append(trainer.train(model, MaskFeatures(resample="epoch"), "individual", "n", 0).model.state_dict())
+        assert set(layouts) == {torch.sparse_coo if below else torch.strided}
+        layouts.clear()
+    close(*trained)
 
 
 def test_sparse_features_with_dropout_give_the_same_distribution(monkeypatch):
@@ -998,8 +1023,8 @@ def test_sparse_features_with_dropout_give_the_same_distribution(monkeypatch):
     data = bag_of_words()
     data.x = data.x.float()
     task, predictions = make_task(data), []
-    for below in (population.SPARSE_BELOW, 0.0):
-        monkeypatch.setattr(population, "SPARSE_BELOW", below)
+    for below in (propagate.SPARSE_BELOW, 0.0):
+        monkeypatch.setattr(propagate, "SPARSE_BELOW", below)
         networks = Population(lambda: GCN(60, 3), range(60), "n")
         replicas = [Replica(s, "n", MaskFeatures()) for s in range(60)]
         networks.train(Trainer(task, Training(epochs=6)), replicas, "individual")

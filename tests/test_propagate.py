@@ -10,11 +10,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch_geometric.data import Data
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from akegnn import propagate
+from akegnn import backbones, propagate
 from akegnn.propagate import (
     Edges,
     Sparse,
@@ -23,6 +24,7 @@ from akegnn.propagate import (
     dropout,
     edges_of,
     gcn_adjacency,
+    lean,
     linear,
     sum_adjacency,
 )
@@ -300,6 +302,26 @@ def test_edges_are_derived_once():
     assert edges_of(ends.clone(), NODES) is not first
     assert edges_of(ends, NODES + 1).nodes == NODES + 1
     assert torch.equal(edges_of(ends, NODES).edge_index, ends)
+
+
+def test_lean_features_follow_the_features():
+    """Found once; found again where they were changed in place; and not kept where nobody has them any more."""
+    model = backbones.GCN(10, 3)
+    data = Data(torch.eye(20)[:, :10], torch.zeros(2, 0, dtype=torch.long))
+    first = lean(data, model)
+    assert data.x.layout == torch.strided
+    assert torch.equal(first.x.to_dense(), data.x)
+    assert lean(data, model).x is first.x
+    data.x[15, 0] = 5
+    assert torch.equal(lean(data, model).x.to_dense(), data.x)
+    there = weakref.ref(first.x)
+    del first
+    gc.collect()
+    assert there() is None
+    data.x[:, :2] = 1  # a quarter of them
+    assert lean(data, model) is data
+    plain = Data(torch.eye(20))
+    assert lean(plain, nn.Linear(20, 2)) is plain
 
 
 def test_edges_follow_a_change_in_place():

@@ -24,15 +24,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch_geometric.data import Batch, Data
 
+from . import propagate
 from .errors import AkeError, RunFailed
 from .forward import arguments, forget
-from .propagate import Edges, Sparse, Structure
+from .propagate import Edges, Sparse, Structure, density
 from .settings import Training, derive
 from .tasks import Task
 from .training import Epoch, Targets, Trainer, batch_draws, evaluate, seeded, softened, training_loss
 from .views import Original, View
 
-SPARSE_BELOW = 0.1  # share of non-zero features under which sparse products are faster than dense ones
 # Optimizers that treat every number by itself, so that stacked networks do not mix.
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 DRAWN_AHEAD = 1 << 26  # edges of all replicas whose fate is drawn at once
@@ -405,7 +405,7 @@ class _Vectorised:
             raise _NotVectorisable(f"the {task.name} task is trained on one split at a time")
         ours = bool(getattr(template, "replicable", False))
         like = task.example
-        sparse = ours and bool(getattr(template, "sparse_features", False)) and _density(like.x) < SPARSE_BELOW
+        sparse = ours and bool(getattr(template, "sparse_features", False)) and density(like.x) < propagate.SPARSE_BELOW
         wanted: Collection[str] | None = inspect.signature(template.forward).parameters
         if "edge_index" not in (wanted or ()):  # takes the whole graph
             wanted = None
@@ -470,12 +470,6 @@ class _OwnLoss(nn.Module):
 def _nothing(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     some = next(iter(state.values()))
     return {"_": some.new_zeros(len(some))}
-
-
-def _density(x: Tensor) -> float:
-    if x.layout != torch.strided:
-        return x.to_sparse_coo().coalesce().values().numel() / x.numel()
-    return int(x.count_nonzero()) / x.numel()
 
 
 def _fitting(population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str) -> int:

@@ -9,6 +9,7 @@ An edge that a replica does not have is a zero value, and the normalisation is c
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
+from torch_geometric.data import Data
+
+SPARSE_BELOW = 0.1  # share of non-zero features under which sparse products are faster than dense ones
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
 
@@ -204,7 +208,25 @@ Features = Tensor | Sparse
 
 def features(x: Features) -> Features:
     """Features of a sparse layout as :class:`Sparse`, others as they are."""
-    return Sparse.of(x) if isinstance(x, Tensor) and x.layout != torch.strided else x
+    return _derived(x, "sparse", Sparse.of) if isinstance(x, Tensor) and x.layout != torch.strided else x
+
+
+def density(x: Tensor) -> float:
+    """The share of entries that are not zero, or of those that are stored."""
+    if x.layout != torch.strided:
+        return x.to_sparse_coo().coalesce().values().numel() / x.numel()
+    return int(x.count_nonzero()) / x.numel()
+
+
+def lean(data: Data, model: nn.Module) -> Data:
+    """The same graph with features in a sparse layout, if most are zero and the model has products for them."""
+    if not getattr(model, "sparse_features", False) or data.x.layout != torch.strided:
+        return data
+    x = _derived(data.x, "lean", lambda x: x.to_sparse_coo().coalesce() if density(x) < SPARSE_BELOW else None)
+    if x is not None:
+        data = copy.copy(data)
+        data.x = x
+    return data
 
 
 def linear(x: Features, weight: Tensor) -> Tensor:
@@ -277,20 +299,25 @@ class Edges:
         return weight.to(like.dtype)
 
 
-_known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-
-
 def edges_of(edge_index: Tensor | Edges, nodes: int) -> Edges:
     """The edges of an ``edge_index``; derived once as long as that tensor lives and is not changed."""
     if isinstance(edge_index, Edges):
         return edge_index
-    if edge_index.is_inference():  # does not tell whether it was changed
-        return Edges(edge_index, nodes)
-    found = _known.get(edge_index)
-    if found is None or found[0] != (edge_index._version, nodes):
-        # A copy is kept: the cache must not keep its own key alive.
-        found = (edge_index._version, nodes), Edges(edge_index.clone(), nodes)
-        _known[edge_index] = found
+    # Of a copy: what is derived must not keep the tensor alive.
+    return _derived(edge_index, nodes, lambda edges: Edges(edges.clone(), nodes))  # type: ignore[no-any-return]
+
+
+_known: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def _derived(tensor: Tensor, what: object, derive: Callable[[Tensor], Any]) -> Any:
+    """What follows from a tensor; derived once as long as that tensor lives and is not changed."""
+    if tensor.is_inference():  # does not tell whether it was changed
+        return derive(tensor)
+    found = _known.get(tensor)
+    if found is None or found[0] != (tensor._version, what):
+        found = (tensor._version, what), derive(tensor)
+        _known[tensor] = found
     return found[1]
 
 

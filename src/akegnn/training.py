@@ -20,6 +20,7 @@ from torch_geometric.data import Data
 
 from .errors import AkeError, RunFailed
 from .forward import forward
+from .propagate import lean
 from .settings import Training, derive
 from .tasks import Task
 from .views import View
@@ -132,7 +133,8 @@ class Trainer:
     def _epoch(self, job: _Job, optimizer: torch.optim.Optimizer, draws: torch.Generator, epoch: int) -> float:
         job.model.train()
         total, count = 0.0, 0
-        for batch in self.task.batches(job.seen, draws):
+        seen = lean(job.seen, job.model) if isinstance(job.seen, Data) else job.seen
+        for batch in self.task.batches(seen, draws):
             optimizer.zero_grad()
             loss = training_loss(job.model, softened(batch, job.targets), self.task)
             value = float(loss.detach())

@@ -14,6 +14,7 @@ from torch_geometric.utils import is_undirected
 
 from ..errors import AkeError
 from ..forward import forward
+from ..propagate import lean
 from ..settings import derive
 from ..views import View, keep_edges
 from .base import Metric, Task, check_graph
@@ -116,11 +117,11 @@ class LinkTask(Task):
         return binary_cross_entropy_with_logits(_scores(out, batch.edge_label_index), batch.edge_label.to(out.dtype))
 
     def predict(self, model: nn.Module) -> Tensor:
-        return self.read_out(forward(model, self.data))
+        return self.read_out(forward(model, lean(self.data, model)))
 
     def probability(self, model: nn.Module, pairs: Tensor) -> Tensor:
         """How likely the pairs ``[2, P]`` are joined, seen from the training edges."""
-        return _scores(forward(model, self.data), pairs).sigmoid()
+        return _scores(forward(model, lean(self.data, model)), pairs).sigmoid()
 
     def part(self, prediction: Tensor, part: str) -> tuple[Tensor, Tensor]:
         middle = len(self.targets["val"])

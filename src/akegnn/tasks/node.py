@@ -13,6 +13,7 @@ from torch_geometric.data import Data
 from ..data.splits import PARTS, node_splits
 from ..errors import AkeError
 from ..forward import forward
+from ..propagate import lean
 from ..settings import derive
 from ..views import View
 from .base import Classification, Metric, Task, check_classes, check_graph, check_outputs, whole_labels
@@ -102,7 +103,7 @@ class NodeTask(Classification):
         return _mixed(cross_entropy(out.index_select(0, train), self.labels.index_select(0, train)), out, batch)
 
     def predict(self, model: nn.Module) -> Tensor:
-        return forward(model, self.data)
+        return forward(model, lean(self.data, model))
 
     def part(self, prediction: Tensor, part: str) -> tuple[Tensor, Tensor]:
         nodes = self.parts[part]
