@@ -871,8 +871,13 @@ class _Best:
         self.score.copy_(torch.where(better, score, self.score))
         self.loss.copy_(torch.where(better, loss, self.loss))
         self.epoch.copy_(torch.where(better, self.now, self.epoch))
-        for k, kept in self.state.items():
-            kept.copy_(torch.where(better.view(-1, *[1] * (kept.dim() - 1)), self.live[k].detach(), kept))
+        if better.device.type == "cpu":  # where a look costs nothing: touch those that are better only
+            rows = better.nonzero().flatten()
+            for k, kept in self.state.items():
+                kept[rows] = self.live[k].detach()[rows]
+        else:
+            for k, kept in self.state.items():
+                kept.copy_(torch.where(better.view(-1, *[1] * (kept.dim() - 1)), self.live[k].detach(), kept))
         if self.settings.patience is not None:
             last = self.epoch if self.settings.stop == "best" else self.last
             self.active &= self.now - last < self.settings.patience

@@ -196,12 +196,11 @@ class Trainer:
             patterns = self.settings.weight_decays.items()
             decay = next((d for pattern, d in patterns if fnmatchcase(name, pattern)), self.settings.weight_decay)
             groups.setdefault(decay, []).append(p)
+        given: dict[str, Any] = {"lr": self.settings.lr, "weight_decay": self.settings.weight_decay}
+        if "fused" in inspect.signature(kind).parameters and all(p.device.type == "cpu" for _, p in named):
+            given["fused"] = True  # one pass over the parameters instead of a dozen
         try:
-            return kind(  # type: ignore[call-arg]
-                [{"params": group, "weight_decay": decay} for decay, group in groups.items()],
-                lr=self.settings.lr,
-                weight_decay=self.settings.weight_decay,
-            )
+            return kind([{"params": group, "weight_decay": decay} for decay, group in groups.items()], **given)
         except (TypeError, ValueError) as e:
             raise AkeError(f"optimizer: {self.settings.optimizer} cannot be used ({e})") from None
 
