@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -236,7 +236,37 @@ def table(rows: list[dict[str, str]]) -> str:
         over = [a - _held(_chosen(v, first[1])) for a, v in zip(taken, whole, strict=True)]
         mean = f"{sum(taken) / len(taken):.2f}" if taken else "-"
         lines.append(f"| {about} | {mean} | {_difference(over) if names != first[1] else ''} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_choosing(places)])
+
+
+def _choosing(places: list[tuple[tuple[str, str, str], dict[str, dict[str, str]]]]) -> Iterator[str]:
+    """Ways of choosing among the recipe's four candidates, over the base."""
+    yield "| the one that ships | few labels, over the base | Wikipedia and Actor | Texas and Wisconsin |"
+    yield "| --- | --- | --- | --- |"
+    groups = (CITATION, ("chameleon", "squirrel", "actor"), ("texas", "wisconsin"))
+    ways: dict[str, Callable[[dict[str, str]], tuple[float, float]]] = {
+        "has the best validation score, then the lowest loss (the recipe)": lambda r: (_score(r), -float(r["loss"])),
+        "has the lowest validation loss": lambda r: (-float(r["loss"]), 0.0),
+    }
+    for margin in (1, 2, 4):
+        ways[f"is the plain network unless another is better by more than {margin} per cent"] = (
+            lambda r, margin=margin: (
+                _score(r) - (0.0 if r["variant"] == "base" else margin),
+                -float(r["loss"]),
+            )
+        )
+    for about, key in ways.items():
+        cells = []
+        for group in groups:
+            taught = "merged, soft 0.9, temperature 1/4" if group is CITATION else "merged, soft 0.9, temperature 1/2"
+            names = (*BEFORE, taught)
+            whole = [v for (data, _, _), v in places if data in group and set(names) <= set(v)]
+            cells.append(_difference([_held(max((v[n] for n in names), key=key)) - _held(v["base"]) for v in whole]))
+        yield f"| {about} | {' | '.join(cells)} |"
+
+
+def _score(row: dict[str, str]) -> float:
+    return 100 * float(row["validation"])
 
 
 def _held(row: dict[str, str]) -> float:
