@@ -157,8 +157,9 @@ class _Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("dims", BATCHED.values(), ids=BATCHED)
 @pytest.mark.parametrize("learn_values", [False, True])
-def test_no_message_tensor_is_built(dims, learn_values):
-    """Neither forward nor backward holds a number per edge and column at once."""
+def test_no_message_tensor_is_built(monkeypatch, dims, learn_values):
+    """Neither forward nor backward holds a number per edge and column at once, but for a few edges."""
+    monkeypatch.setattr(propagate, "CACHED", 700)
     nodes, edges, width = 10, 300, 16
     ends = torch.randint(nodes, (2, edges), generator=torch.Generator().manual_seed(0))
     s = Structure.of(*ends, nodes, nodes)

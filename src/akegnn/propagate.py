@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 from torch_geometric.data import Data
 
+CACHED = 1 << 17  # numbers that stay in a processor's cache
 SPARSE_BELOW = 0.1  # share of non-zero features under which sparse products are faster than dense ones
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
@@ -87,11 +88,14 @@ def _apply(function: type[torch.autograd.Function], *inputs: Any) -> Any:
 
 def _sampled(s: Structure, left: Tensor, right: Tensor) -> Tensor:
     """Inner products of rows of ``left [.., rows, F]`` and ``right [.., columns, F]`` at the entries: ``[.., E]``."""
-    if left.device.type == "cpu":  # torch's own is slower here; column by column, so that no message tensor is built
-        total = left.new_zeros(*left.shape[:-2], len(s.col))
-        for k in range(left.shape[-1]):
-            total += left[..., k][..., s.row] * right[..., k][..., s.col]
-        return total
+    if left.device.type == "cpu":  # torch's own is slower here; a few entries at a time, so that they stay in the cache
+        lefts, rights = (t.reshape(-1, *t.shape[-2:]) for t in (left, right))
+        total = left.new_empty(len(lefts), len(s.col))
+        some = max(1, CACHED // left.shape[-1])
+        for out, a, b in zip(total, lefts, rights, strict=True):
+            for part, row, col in zip(out.split(some), s.row.split(some), s.col.split(some), strict=True):
+                torch.sum(a.index_select(0, row) * b.index_select(0, col), -1, out=part)
+        return total.view(*left.shape[:-2], -1)
     count = left.shape[0] if left.dim() == 3 else 1
     crow, col = s.blocks(count) if left.dim() == 3 else (s.crow, s.col)
     shape = (count * s.rows, count * s.columns)
