@@ -519,16 +519,11 @@ def figure(
             axes.legend(frameon=False)
         else:
             gains = [e for e in found if e.gain is not None and not aside(e.method)] or list(found)
-            plot, axes = plt.subplots(figsize=(6.5, 1.2 + 0.22 * len(gains)), layout="constrained")
-            colours = {name: f"C{k % 10}" for k, name in enumerate(dict.fromkeys(e.method for e in gains))}
-            for k, e in enumerate(gains):
-                m = e.gain or e.score
-                sides = [[100 * (m.mean - m.low)], [100 * (m.high - m.mean)]]
-                axes.errorbar(100 * m.mean, k, xerr=sides, fmt="o", capsize=2, color=colours[e.method])
-            axes.set_yticks(range(len(gains)), [f"{e.row}, {e.column}: {e.method}" for e in gains])
-            axes.invert_yaxis()
-            axes.axvline(0, color="grey", linewidth=0.8)
-            axes.set_xlabel("paired difference to the base, points, with 95 % interval")
+            places = list(dict.fromkeys((e.row, e.column) for e in gains))
+            methods = list(dict.fromkeys(e.method for e in gains))
+            height = max(0.3, 0.07 * (len(methods) + 2))  # of a place, in inches
+            plot, axes = plt.subplots(figsize=(7.5, 1.6 + height * len(places)), layout="constrained")
+            _differences(axes, gains, places, methods)
         axes.set_title(experiment.name)
         written = []
         for ending in ("png", "svg"):
@@ -537,6 +532,25 @@ def figure(
             written.append(path)
         plt.close(plot)
     return written
+
+
+def _differences(axes: Any, gains: Sequence[Entry], places: Sequence[tuple[str, str]], methods: Sequence[str]) -> None:
+    """Differences to the base with their intervals, place under place, all lines of a place together."""
+    for n, method in enumerate(methods):
+        own = [e for e in gains if e.method == method]
+        shown = [e.gain or e.score for e in own]
+        down = [places.index((e.row, e.column)) + (n + 1) / (len(methods) + 1) - 0.5 for e in own]
+        sides = [[100 * (m.mean - m.low) for m in shown], [100 * (m.high - m.mean) for m in shown]]
+        how = {"fmt": "o", "markersize": 3, "capsize": 1.5, "linewidth": 1}
+        axes.errorbar([100 * m.mean for m in shown], down, xerr=sides, label=method, **how)
+    for k in range(1, len(places)):
+        axes.axhline(k - 0.5, color="lightgrey", linewidth=0.5)
+    axes.axvline(0, color="grey", linewidth=0.8)
+    axes.set_xlabel("paired difference to the base, points, with 95 % interval")
+    if places:
+        axes.set_yticks(range(len(places)), [", ".join(dict.fromkeys(place)) for place in places])
+        axes.set_ylim(len(places) - 0.5, -0.5)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 def aside(method: str) -> bool:
