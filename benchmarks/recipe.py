@@ -249,7 +249,7 @@ def _choosing(places: list[tuple[tuple[str, str, str], dict[str, dict[str, str]]
         "has the lowest validation loss": lambda r: (-float(r["loss"]), 0.0),
     }
     for margin in (1, 2, 4):
-        ways[f"is the plain network unless another is better by more than {margin} point(s)"] = (
+        ways[f"is the plain network unless another is better by more than {margin} point{'s' * (margin > 1)}"] = (
             lambda r, margin=margin: (
                 _score(r) - (0.0 if r["variant"] == "base" else margin),
                 -float(r["loss"]),

@@ -24,10 +24,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch_geometric.data import Batch, Data
 
-from . import propagate
 from .errors import AkeError, RunFailed
 from .forward import arguments, forget
-from .propagate import Edges, Sparse, Structure, density
+from .propagate import Edges, Sparse, Structure, mostly_zero
 from .settings import Training, derive
 from .tasks import Task
 from .training import Epoch, Targets, Trainer, batch_draws, evaluate, seeded, softened, training_loss
@@ -405,7 +404,7 @@ class _Vectorised:
             raise _NotVectorisable(f"the {task.name} task is trained on one split at a time")
         ours = bool(getattr(template, "replicable", False))
         like = task.example
-        sparse = ours and bool(getattr(template, "sparse_features", False)) and density(like.x) < propagate.SPARSE_BELOW
+        sparse = ours and bool(getattr(template, "sparse_features", False)) and mostly_zero(like.x)
         wanted: Collection[str] | None = inspect.signature(template.forward).parameters
         if "edge_index" not in (wanted or ()):  # takes the whole graph
             wanted = None

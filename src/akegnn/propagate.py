@@ -91,7 +91,7 @@ def _sampled(s: Structure, left: Tensor, right: Tensor) -> Tensor:
     if left.device.type == "cpu":  # torch's own is slower here; a few entries at a time, so that they stay in the cache
         lefts, rights = (t.reshape(-1, *t.shape[-2:]) for t in (left, right))
         total = left.new_empty(len(lefts), len(s.col))
-        some = max(1, CACHED // left.shape[-1])
+        some = max(1, CACHED // max(1, left.shape[-1]))
         for out, a, b in zip(total, lefts, rights, strict=True):
             for part, row, col in zip(out.split(some), s.row.split(some), s.col.split(some), strict=True):
                 torch.sum(a.index_select(0, row) * b.index_select(0, col), -1, out=part)
@@ -215,18 +215,18 @@ def features(x: Features) -> Features:
     return _derived(x, "sparse", Sparse.of) if isinstance(x, Tensor) and x.layout != torch.strided else x
 
 
-def density(x: Tensor) -> float:
-    """The share of entries that are not zero, or of those that are stored."""
-    if x.layout != torch.strided:
-        return x.to_sparse_coo().coalesce().values().numel() / x.numel()
-    return int(x.count_nonzero()) / x.numel()
+def mostly_zero(x: Tensor) -> bool:
+    """Whether so few entries are not zero (or are stored, in a sparse layout) that sparse products pay."""
+    dense = x.layout == torch.strided
+    there = int(x.count_nonzero()) if dense else x.to_sparse_coo().coalesce().values().numel()
+    return there < SPARSE_BELOW * x.numel()
 
 
 def lean(data: Data, model: nn.Module) -> Data:
     """The same graph with features in a sparse layout, if most are zero and the model has products for them."""
     if not getattr(model, "sparse_features", False) or data.x.layout != torch.strided:
         return data
-    x = _derived(data.x, "lean", lambda x: x.to_sparse_coo().coalesce() if density(x) < SPARSE_BELOW else None)
+    x = _derived(data.x, "lean", lambda x: x.to_sparse_coo().coalesce() if mostly_zero(x) else None)
     if x is not None:
         data = copy.copy(data)
         data.x = x

@@ -96,7 +96,7 @@ def _pairs(edge_index: Tensor, undirected: bool) -> tuple[Tensor, int]:
     """Which edges share a fate: a number for each edge, and how many numbers there are."""
     if not undirected:
         return torch.arange(edge_index.shape[1], device=edge_index.device), edge_index.shape[1]
-    low, high = edge_index.long().amin(0), edge_index.long().amax(0)
+    low, high = edge_index.long().aminmax(dim=0)
     pairs, which = torch.unique(low * (high.max() + 1 if len(high) else 1) + high, return_inverse=True)
     return which, len(pairs)
 
