@@ -36,7 +36,16 @@ from akegnn.settings import Exchange, Training, derive
 from akegnn.strategies import STRATEGIES
 from akegnn.tasks import Task, make_task
 from akegnn.training import Epoch, Trainer, evaluate, seeded
-from akegnn.views import CorruptFeatures, DropEdges, MaskFeatures, Original, Subgraph, Transform, View
+from akegnn.views import (
+    CorruptFeatures,
+    DropEdges,
+    MaskFeatures,
+    Original,
+    Subgraph,
+    Transform,
+    View,
+    leaves_out_edges,
+)
 from small import SIZES, exact, graph, graphs, refusal, still
 
 Factory = Callable[[], nn.Module]
@@ -1326,5 +1335,5 @@ class Noisy(DropEdges):
 
 def test_a_view_made_from_one_of_ours_is_drawn_as_it_says():
     """``kept`` is inherited, but it no longer tells all that ``draw`` does."""
-    told = population._leaves_out_edges
+    told = leaves_out_edges
     assert [told(kind) for kind in (DropEdges, Subgraph, Noisy, Original)] == [True, True, False, False]

@@ -30,7 +30,7 @@ from .propagate import Edges, Sparse, Structure, mostly_zero
 from .settings import Training, derive
 from .tasks import Task
 from .training import Epoch, Targets, Trainer, batch_draws, evaluate, seeded, softened, training_loss
-from .views import Original, View
+from .views import Original, View, leaves_out_edges
 
 # Optimizers that treat every number by itself, so that stacked networks do not mix.
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
@@ -538,12 +538,6 @@ def _trainable(population: Population) -> dict[str, Tensor]:
     return state
 
 
-def _leaves_out_edges(kind: type[View]) -> bool:
-    """Whether a class of views says with ``kept`` all that its ``draw`` does, which a class made from it may change."""
-    draws, keeps = (next(c for c in kind.__mro__ if name in vars(c)) for name in ("draw", "kept"))
-    return keeps is not View and draws is keeps
-
-
 def _at_home(graphs: Sequence[Data]) -> list[Data]:
     """Graphs in main memory, where views are drawn; those that differ in their masks only are one."""
     moved: dict[int, Data] = {}
@@ -586,7 +580,7 @@ class _Inputs:
         """Whether views that are drawn anew only leave out edges: then a new draw is a new row of zeros and ones."""
         ours = bool(getattr(self.population.template, "replicable", False))
         kinds = {type(r.view) for r in self.replicas}
-        return self.task.name == "node" and ours and all(_leaves_out_edges(kind) for kind in kinds)
+        return self.task.name == "node" and ours and all(leaves_out_edges(kind) for kind in kinds)
 
     def refresh(self) -> None:
         """Draw the views of the next epoch, where they only leave out edges; everything else stays where it is."""

@@ -153,11 +153,11 @@ class Trainer:
             "epochs": self.settings.epochs,
             "seed": derive(job.seed, job.phase, job.network),
             "phase": job.phase,
-            "redraw": lambda: self.task.seen(job.view, job.views),
+            "redraw": lambda: _given(self.task.seen(job.view, job.views)),
             "targets": job.targets.soft if job.targets is not None else None,
         }
         wanted = inspect.signature(self.own_loop).parameters
-        returned = self.own_loop(model, job.seen, **{k: v for k, v in offers.items() if k in wanted})
+        returned = self.own_loop(model, _given(job.seen), **{k: v for k, v in offers.items() if k in wanted})
         if isinstance(returned, nn.Module):
             model = returned
         elif returned is not None:
@@ -262,6 +262,11 @@ class _Best:
             self.standing, self.epoch, self.score = standing, epoch, score
             for name, value in model.state_dict().items():
                 self.state[name].copy_(value)
+
+
+def _given(seen: Any) -> Any:
+    """What a person's loop is given: a graph, or a list of graphs."""
+    return seen if isinstance(seen, Data) else list(seen)
 
 
 def batch_draws(task: Task, seed: int, phase: str, network: str) -> torch.Generator:

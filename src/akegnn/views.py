@@ -12,7 +12,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -207,6 +207,8 @@ class View(BaseTransform):
         """Which edges of ``data`` are kept, ``[E]``, of a view that leaves everything else alone; else ``None``."""
         return None
 
+    edge_by_edge: ClassVar[bool] = False  # whether `kept` draws for each edge (or pair) by itself, whatever the others
+
     def spec(self) -> dict[str, Any]:
         """The view as plain data; :func:`from_spec` is the way back."""
         kind = next((k for k, v in VIEWS.items() if v is type(self)), "custom")
@@ -270,6 +272,8 @@ class DropEdges(View):
     def draw(self, data: Data, generator: torch.Generator | None) -> Data:
         return keep_edges(data, self.kept(data, generator))
 
+    edge_by_edge = True
+
     def kept(self, data: Data, generator: torch.Generator | None) -> Tensor:
         edges, known = self._edges(data), self.__dict__.get("_known")
         if known is None or known[0] is not edges:  # pairing takes longer than drawing, and a graph is drawn often
@@ -330,6 +334,21 @@ class Transform(View):
                 f"but it made {changed.num_nodes} nodes of {nodes}"
             )
         return changed
+
+
+def leaves_out_edges(kind: type[View]) -> bool:
+    """Whether a class of views says with ``kept`` all that its ``draw`` does, which a class made from it may change."""
+    return _author(kind, "kept") is not View and _author(kind, "draw") is _author(kind, "kept")
+
+
+def draws_edge_by_edge(kind: type[View]) -> bool:
+    """Whether many graphs may be drawn as one."""
+    return kind.edge_by_edge and leaves_out_edges(kind) and _author(kind, "edge_by_edge") is _author(kind, "kept")
+
+
+def _author(kind: type[View], name: str) -> type:
+    """The class that an attribute is from."""
+    return next(c for c in kind.__mro__ if name in vars(c))
 
 
 def keep_edges(data: Data, kept: Tensor) -> Data:

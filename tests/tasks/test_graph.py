@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch_geometric.data import Batch
 
 from akegnn.tasks import GraphTask, make_task
-from akegnn.views import MaskFeatures, Original, Transform
+from akegnn.views import DropEdges, MaskFeatures, Original, Subgraph, Transform, keep_edges
 from small import Pooled, fit, graph, graphs, refusal
 
 PARTS = ("train", "val", "test")
@@ -55,6 +56,75 @@ def test_views_are_drawn_for_every_graph_on_its_own():
     kept = {tuple(g.x.any(0).tolist()) for g in seen}
     assert len(seen) == 18
     assert len(kept) > 1
+
+
+def _as_drawn_one_by_one(task, view, seed):
+    """The independent truth: PyG's batch of views that were drawn graph by graph."""
+    draws = torch.Generator().manual_seed(seed)
+    return [view(g, draws) for g in task.train_graphs]
+
+
+def _assert_same(batch, graphs):
+    truth = Batch.from_data_list(graphs)
+    assert set(batch.keys()) - {"ptr"} == set(truth.keys()) - {"ptr"}
+    assert all(torch.equal(batch[key], truth[key]) for key, _ in batch.items() if key != "ptr")
+
+
+@pytest.mark.parametrize("directed", [(), range(0, 30, 7), range(30)], ids=["undirected", "both", "directed"])
+@pytest.mark.parametrize("attributes", [False, True])
+@pytest.mark.parametrize("view", [DropEdges(0.4), DropEdges(0.0), DropEdges(1.0), Subgraph(0.4), MaskFeatures(0.4)])
+def test_graphs_drawn_as_one_are_those_drawn_one_by_one(view, attributes, directed):
+    """Dropped edges are drawn for all graphs at once: the same draws, in batches and graph by graph."""
+    given = graphs(30)
+    for k, g in enumerate(given):
+        if k in directed:
+            g.edge_index = g.edge_index[:, g.edge_index[0] < g.edge_index[1]]
+        if k == 4:
+            g.edge_index = g.edge_index[:, :0]
+        if attributes:
+            g.edge_weight = torch.rand(g.num_edges)
+            g.edge_attr = torch.rand(g.num_edges, 2)
+    task = make_task(given)
+    draws = torch.Generator().manual_seed(1)
+    seen, other = (task.seen(view, draws) for _ in range(2))
+    truth = _as_drawn_one_by_one(task, view, 1)
+    assert len(seen) == len(truth)
+    for a, b in zip(seen, truth, strict=True):
+        assert set(a.keys()) == set(b.keys())
+        assert all(torch.equal(a[key], b[key]) for key, _ in a.items())
+    members = torch.tensor([5, 0, 4, 11])
+    first = seen.batch(members)
+    _assert_same(first, [truth[k] for k in members.tolist()])
+    # what another view shares with it is taken from its batch, and nothing else
+    for beside in (other, task.seen(Original(), draws), task.seen(MaskFeatures(0.5), draws)):
+        _assert_same(beside.batch(members, seen, first), [beside[k] for k in members.tolist()])
+
+
+@dataclasses.dataclass
+class HeavyOnes(DropEdges):
+    """Made from a view of ours, but what it keeps depends on the graph."""
+
+    def draw(self, data, generator):
+        return keep_edges(data, self.kept(data, generator))
+
+    def kept(self, data, generator):
+        return torch.arange(data.num_edges) > data.num_edges // 2
+
+
+def test_a_view_made_from_one_of_ours_is_drawn_graph_by_graph():
+    task = make_task(graphs(30))
+    seen = task.seen(HeavyOnes(), torch.Generator())
+    assert [g.num_edges for g in seen] == [(g.num_edges - 1) // 2 for g in task.train_graphs]
+
+
+def test_a_loop_of_ones_own_is_given_a_list_of_graphs():
+    given = []
+
+    def train(model, seen, redraw):
+        given.extend([seen, redraw()])
+
+    fit(marked(), "gcn", views=["drop-edges:0.5", "original"], train=train)
+    assert all(type(seen) is list and len(seen) == 18 for seen in given)
 
 
 def test_prediction_and_loss_go_graph_by_graph():

@@ -4,84 +4,127 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch_geometric.data import Batch, Data
+from torch_geometric.utils import is_undirected
 
 from ..data.splits import PARTS, complete
 from ..errors import AkeError
 from ..forward import forward
 from ..settings import derive
-from ..views import Original, View
+from ..views import Original, View, draws_edge_by_edge, keep_edges
 from .base import Classification, Metric, check_classes, check_graph, check_outputs, whole_labels
 
 EVALUATION_BATCH = 512
 
 
-class Graphs(list[Data]):
+class Graphs(Sequence[Data]):
     """Graphs that are put into batches again and again: laid end to end once, so that a batch is a few look-ups.
 
     Batches are what PyG's ``Batch.from_data_list`` makes. Graphs with more than tensors of nodes, of edges and one
     label are left to it.
     """
 
-    def __init__(self, graphs: Sequence[Data]) -> None:
-        super().__init__(graphs)
+    _kept: Tensor  # which edges of the source, of a view that was drawn of all as one
+
+    def __init__(self, graphs: Sequence[Data], source: Graphs | None = None) -> None:
+        """``source``: the graphs that these are a view of."""
+        self.graphs, self.source = list(graphs), source or self
         self._kinds = self._flat()
-        self._known: tuple[Graphs, set[str]] | None = None
+        self._as_before: set[str] = set()  # what they share with their source, tensor for tensor
         if self._kinds is None:
             return
         self._nodes = torch.tensor([g.num_nodes for g in graphs])
         self._edges = torch.tensor([g.num_edges for g in graphs])
-        self._first_node, self._first_edge = (c.cumsum(0) - c for c in (self._nodes, self._edges))
         self._tensors = {
             key: torch.cat([g[key].view(1) if kind == "graph" else g[key] for g in graphs], -1 if kind == "ends" else 0)
             for key, kind in self._kinds.items()
         }
+        pairs = list(zip(graphs, self.source.graphs, strict=True))
+        self._as_before = {key for key in self._kinds if all(key in b and a[key] is b[key] for a, b in pairs)}
+        if all(a.num_nodes == b.num_nodes for a, b in pairs):
+            self._as_before.add("batch")
+
+    @cached_property
+    def graphs(self) -> list[Data]:
+        """One by one, for those who ask: all were drawn as one."""
+        each = self._kept.split(self.source._edges.tolist())
+        return [keep_edges(copy.copy(g), kept) for g, kept in zip(self.source.graphs, each, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self.source.graphs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.graphs[index]
 
     def _flat(self) -> dict[str, str] | None:
         """What each tensor has a row of: nodes, edges or graphs."""
-        kinds = {}
-        for key, value in self[0].items():
+        kinds, first = {}, self.graphs[0]
+        for key, value in first.items():
             if not isinstance(value, Tensor) or value.layout != torch.strided:
                 return None
             if key == "edge_index":
                 kinds[key] = "ends"
             elif key == "y" and value.numel() == 1:
                 kinds[key] = "graph"
-            elif self[0].is_edge_attr(key) and key.startswith("edge_"):
+            elif first.is_edge_attr(key) and key.startswith("edge_") and "edge_label" not in key:
                 kinds[key] = "edge"
-            elif key == "x" or (key == "pos" and self[0].is_node_attr(key)):
+            elif key == "x" or (key == "pos" and first.is_node_attr(key)):
                 kinds[key] = "node"
             else:
                 return None
-        return kinds if all(set(g.keys()) == set(kinds) for g in self) else None
+        return kinds if all(set(g.keys()) == set(kinds) for g in self.graphs) else None
+
+    @cached_property
+    def _one(self) -> Data | None:
+        """All as one graph, for views that draw for each edge by itself; ``None`` where that would be another view."""
+        if self._kinds is None:
+            return None
+        # The edges of undirected graphs drop as pairs, those of others one by one.
+        if len({is_undirected(g.edge_index, num_nodes=g.num_nodes) for g in self.graphs if g.num_edges}) > 1:
+            return None
+        ends = self._tensors["edge_index"]
+        shift = _starts(self._nodes).repeat_interleave(self._edges).to(ends.device)
+        return Data(edge_index=ends + shift, num_nodes=int(self._nodes.sum()))
+
+    def through(self, view: View, generator: torch.Generator) -> Graphs:
+        """What is seen of each graph through a view."""
+        assert self.source is self
+        kept = view.kept(self._one, generator) if draws_edge_by_edge(type(view)) and self._one is not None else None
+        if kept is None:
+            return Graphs([view(graph, generator) for graph in self.graphs], self)
+        seen, kinds = copy.copy(self), self._kinds or {}
+        seen._kept = kept
+        del seen.graphs
+        left = torch.cat([kept.new_zeros(1, dtype=torch.long), kept.cumsum(0)]).cpu()  # before each edge
+        seen._edges = left[_starts(self._edges) + self._edges] - left[_starts(self._edges)]
+        seen._tensors = dict(self._tensors)
+        for key in (key for key, kind in kinds.items() if kind in ("ends", "edge")):
+            seen._tensors[key] = self._tensors[key][:, kept] if kinds[key] == "ends" else self._tensors[key][kept]
+        seen._as_before = {"batch", *(key for key in kinds if seen._tensors[key] is self._tensors[key])}
+        return seen
 
     def _common(self, other: Graphs) -> set[str]:
-        """What these graphs share with others, tensor for tensor: views leave most of a graph as it is."""
-        if self._known is None or self._known[0] is not other:
-            keys = (self._kinds or {}).keys() & (other._kinds or {}).keys()
-            common = {key for key in keys if all(a[key] is b[key] for a, b in zip(self, other, strict=True))}
-            if keys and torch.equal(self._nodes, other._nodes):
-                common.add("batch")
-            self._known = other, common
-        return self._known[1]
+        """What these graphs share with others: views leave most of a graph as it is."""
+        return self._as_before & other._as_before if self.source is other.source else set()
 
     def batch(self, members: Tensor, other: Graphs | None = None, alike: Data | None = None) -> Data:
         """The graphs ``members`` as one; what they share with ``other`` is taken from its batch ``alike``."""
         if other is self and alike is not None:
             return alike
         if self._kinds is None:
-            return Batch.from_data_list([self[i] for i in members.tolist()])
+            return Batch.from_data_list([self.graphs[i] for i in members.tolist()])
         common = self._common(other) if other is not None and alike is not None else set()
         device = self._tensors["edge_index"].device
         nodes, edges = self._nodes[members], self._edges[members]
-        starts = nodes.cumsum(0) - nodes
         rows = {
-            "node": _ranges(self._first_node[members], nodes).to(device),
-            "edge": _ranges(self._first_edge[members], edges).to(device),
+            "node": _ranges(_starts(self._nodes)[members], nodes).to(device),
+            "edge": _ranges(_starts(self._edges)[members], edges).to(device),
             "graph": members.to(device),
         }
         batch = Batch()
@@ -89,7 +132,7 @@ class Graphs(list[Data]):
             if key in common:
                 batch[key] = alike[key]  # type: ignore[index]
             elif kind == "ends":
-                shift = starts.repeat_interleave(edges).to(device)
+                shift = _starts(nodes).repeat_interleave(edges).to(device)
                 batch[key] = self._tensors[key].index_select(1, rows["edge"]) + shift
             else:
                 batch[key] = self._tensors[key].index_select(0, rows[kind])
@@ -105,9 +148,14 @@ def _in_batches(graphs: Sequence[Data]) -> list[Data]:
     return [Batch.from_data_list(graphs[k : k + EVALUATION_BATCH]) for k in range(0, len(graphs), EVALUATION_BATCH)]
 
 
+def _starts(count: Tensor) -> Tensor:
+    """Where each begins, when they lie end to end."""
+    return count.cumsum(0) - count
+
+
 def _ranges(first: Tensor, count: Tensor) -> Tensor:
     """``first[0], first[0] + 1, ...`` (``count[0]`` of them), then those of the next, and so on."""
-    return torch.arange(int(count.sum())) + (first - (count.cumsum(0) - count)).repeat_interleave(count)
+    return torch.arange(int(count.sum())) + (first - _starts(count)).repeat_interleave(count)
 
 
 class GraphTask(Classification):
@@ -180,11 +228,9 @@ class GraphTask(Classification):
         return other
 
     def seen(self, view: View, generator: torch.Generator) -> Graphs:
-        if not isinstance(view, Original):
-            return Graphs([view(graph, generator) for graph in self.train_graphs])
-        if "_cached_graphs" not in self.__dict__:  # the same for all networks that see them as they are
+        if "_cached_graphs" not in self.__dict__:  # the same for all networks
             self._cached_graphs = Graphs(self.train_graphs)
-        return self._cached_graphs
+        return self._cached_graphs if isinstance(view, Original) else self._cached_graphs.through(view, generator)
 
     new_batches = True
     own_batches = False  # which graphs come together is the same for all seeds, as the splits are
