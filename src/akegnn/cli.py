@@ -465,6 +465,9 @@ def reproduce(
     ] = Path("results"),
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: RootOption = None,
+    shard: Annotated[
+        str, typer.Option(metavar="K/N", help="The K-th of N shares, for N processes on one store or N machines.")
+    ] = "1/1",
     render: Annotated[
         bool, typer.Option("--render", help="Compute nothing; the table of what is there, whatever seeds it has.")
     ] = False,
@@ -498,7 +501,7 @@ def reproduce(
         report = experiments.Report(0, 0)
         if not render:
             say = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
-            report = experiments.run(wanted, kept, device, data_root, say)
+            report = experiments.run(experiments.shard(wanted, shard), kept, device, data_root, say)
         found = experiments.entries(experiment, wanted, kept)
         paths = experiments.write(experiment, found, out, wanted, kept)
     if as_json:

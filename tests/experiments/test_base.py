@@ -13,10 +13,24 @@ from dataclasses import dataclass
 
 import pytest
 import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
 
 from akegnn import cli
 from akegnn.errors import AkeError, RunFailed
-from akegnn.experiments import EXPERIMENTS, Experiment, Job, base, blocks, entries, run, to_csv, to_json, to_markdown
+from akegnn.experiments import (
+    EXPERIMENTS,
+    Experiment,
+    Job,
+    base,
+    blocks,
+    entries,
+    run,
+    shard,
+    to_csv,
+    to_json,
+    to_markdown,
+)
 from akegnn.experiments.base import figure, write
 from akegnn.store import Cell, Store, key_of
 from small import csv_folder, refusal
@@ -126,6 +140,24 @@ def test_a_large_job_is_cut_into_blocks(own, monkeypatch):
         ((1, 3), (1, 4)),
     ]
     assert len({b.key for b in cut}) == 3
+
+
+def test_splits_that_are_not_trained_together_are_not_lost_together():
+    cut = blocks([job(data="digits-graphs", splits=2, seeds=3, settings={**QUICK, "masks": "random"})])
+    assert [b.cells for b in cut] == [((0, 0), (0, 1), (0, 2)), ((1, 0), (1, 1), (1, 2))]
+
+
+@given(st.integers(0, 20), st.integers(1, 9))
+def test_shards_are_all_blocks_once(count, processes):
+    every = list(range(count))
+    shares = [shard(every, f"{k}/{processes}") for k in range(1, processes + 1)]
+    assert sorted(b for share in shares for b in share) == every
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("part", ["", "1", "0/2", "3/2", "1/0", "-1/2", "a/b", "1/2/3"])
+def test_shards_that_are_none(part):
+    assert refusal(lambda: shard([], part)) == f"--shard {part}: expected K/N, as 1/3, with K from 1 to N"
 
 
 def test_one_failure_is_noted_and_the_others_go_on(own, tmp_path):
@@ -484,6 +516,18 @@ def test_reproduce_only_some(command, grid):
     assert [(c["backbone"], c["split"], c["seed"], c["test"]) for c in cells] == [("gat", 0, 0, told["score"]["mean"])]
     listed = list(csv.DictReader(io.StringIO(command("results", "show", "--cells").out)))
     assert [float(c["test"]) for c in listed] == [told["score"]["mean"]]
+
+
+def test_shards_make_the_table_together(command, grid):
+    """Two processes on one store: the first has its share, the last the whole table."""
+    grid.append(True)
+    given = ("reproduce", "made-up", "--device", "cpu")
+    first = command(*given, "--shard", "1/2")
+    assert (first.code, first.out.count("| base |")) == (0, 2)
+    last = command(*given, "--shard", "2/2")
+    assert (last.code, last.out.count("| base |")) == (0, 3)
+    assert "[1/1]" in last.err
+    assert command(*given, "--store", "alone.sqlite").out == last.out
 
 
 def test_render_computes_nothing(command, grid, monkeypatch):

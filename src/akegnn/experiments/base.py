@@ -140,19 +140,22 @@ def blocks(
     found: list[Block] = []
     for job in jobs:
         try:
-            settled = dataclasses.asdict(job.plan("cpu", data_root).settings)
+            prepared = job.plan("cpu", data_root)
         except AkeError as e:
             if refused is None or (job is jobs[-1] and not found):
                 raise
             refused.append((job.label, str(e)))
             continue
+        settled = dataclasses.asdict(prepared.settings)
         for name in ("seed", "split", "seeds", "splits", "device", "baseline", "splits_drawn"):
             settled.pop(name)
         if not settled["exchange"]["width"]:  # as it was before there was such a thing
             settled["exchange"].pop("width")
         cells = [(split, seed) for split in range(job.splits) for seed in range(job.seeds)]
-        for start in range(0, len(cells), BLOCK):
-            part = tuple(cells[start : start + BLOCK])
+        # Splits that are not trained together gain nothing by being lost together.
+        size = BLOCK if prepared.trainer.task.mixes_splits else min(BLOCK, job.seeds)
+        for start in range(0, len(cells), size):
+            part = tuple(cells[start : start + size])
             what = {"settings": settled, "methods": job.methods, "cells": part, **_revisions(settled, job.methods)}
             if job.compute is not None:
                 what["compute"] = job.compute.__qualname__
@@ -164,6 +167,14 @@ def _revisions(settled: Mapping[str, Any], methods: Sequence[str]) -> dict[str, 
     """The part of a block's key that says which code it was; nothing for what never changed."""
     named = {name: REVISIONS[name] for name in (*methods, settled.get("task", "")) if name in REVISIONS}
     return {"revisions": named} if named else {}
+
+
+def shard(wanted: Sequence[Block], part: str) -> list[Block]:
+    """The share of one process of several: ``"2/3"`` is the second of three."""
+    number, _, count = part.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise AkeError(f"--shard {part}: expected K/N, as 1/3, with K from 1 to N")
+    return list(wanted[int(number) - 1 :: int(count)])
 
 
 @dataclass
