@@ -439,6 +439,26 @@ def test_figures_have_room_for_their_longest_names(name, table, tmp_path):
     assert all(p.stat().st_size > 5000 for p in figure(experiment, found, tmp_path))
 
 
+@pytest.mark.parametrize(("rows", "columns", "panels"), [(1, 1, 1), (2, 3, 1), (7, 10, 7), (11, 2, 1), (0, 0, 1)])
+def test_many_places_are_drawn_row_by_row(table, tmp_path, rows, columns, panels, monkeypatch):
+    """A picture of seventy places under each other would be seven feet high."""
+    from matplotlib import pyplot
+
+    _, wanted, kept = table
+    some = entries(made_up(), wanted, kept)[1]
+    found = [dataclasses.replace(some, row=f"r{i}", column=f"c{j}") for i in range(rows) for j in range(columns)]
+    plots = []
+    monkeypatch.setattr(pyplot, "close", plots.append)
+    figure(made_up(), found, tmp_path)
+    monkeypatch.undo()
+    [plot] = plots
+    shown = [axes for axes in plot.axes if axes.axison]
+    assert len(shown) == panels
+    assert sum(len(axes.get_yticks()) for axes in shown) == rows * columns
+    assert max(plot.get_size_inches()) < 20
+    pyplot.close(plot)
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,7 @@ BLOCK = 100  # cells computed at once; part of a block's identity, because they 
 # Of methods and tasks: to be raised when a change of code changes their numbers, so that a store does not pass off old
 # ones as new.
 REVISIONS = {"strong": 2, "decorr": 2, "graph": 2}
+ONE_PANEL = 12  # places; of more, every row of the table has a panel, if it has some
 COMPARED = ("single", "ft", "ensemble", "ensemble-ft", "ake")
 
 
@@ -530,12 +531,8 @@ def figure(
             axes.legend(frameon=False)
         else:
             gains = [e for e in found if e.gain is not None and not aside(e.method)] or list(found)
-            places = list(dict.fromkeys((e.row, e.column) for e in gains))
-            methods = list(dict.fromkeys(e.method for e in gains))
-            height = max(0.3, 0.07 * (len(methods) + 2))  # of a place, in inches
-            plot, axes = plt.subplots(figsize=(7.5, 1.6 + height * len(places)), layout="constrained")
-            _differences(axes, gains, places, methods)
-        axes.set_title(experiment.name)
+            plot = _panels(plt, gains)
+        plot.suptitle(experiment.name, fontsize="large")
         written = []
         for ending in ("png", "svg"):
             path = folder / f"{experiment.name}.{ending}"
@@ -545,23 +542,46 @@ def figure(
     return written
 
 
-def _differences(axes: Any, gains: Sequence[Entry], places: Sequence[tuple[str, str]], methods: Sequence[str]) -> None:
+def _panels(plt: Any, gains: Sequence[Entry]) -> Any:
+    """Differences to the base: one panel, or where there are many places one for each row of the table."""
+    methods = list(dict.fromkeys(e.method for e in gains))
+    rows, every = list(dict.fromkeys(e.row for e in gains)), {(e.row, e.column) for e in gains}
+    together = len(every) < max(ONE_PANEL, 4 * len(rows))
+    panels = {"": list(gains)} if together else {row: [e for e in gains if e.row == row] for row in rows}
+    most = max(1, *(len({(e.row, e.column) for e in own}) for own in panels.values()))
+    across = min(len(panels), 4)
+    down = -(-len(panels) // across)
+    height = 1.0 + max(0.3, 0.07 * (len(methods) + 2)) * most  # of a panel, in inches
+    size = (7.5 if together else 3.6 * across, 0.6 + height * down)
+    plot, grid = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
+    for axes, (row, own) in zip(grid.flat, panels.items(), strict=False):
+        places = list(dict.fromkeys((e.row, e.column) for e in own))
+        _differences(axes, own, places, methods, [", ".join(dict.fromkeys(p[not together :])) for p in places])
+        axes.set_title(row)
+        axes.set_ylim(most - 0.5, -0.5)  # the same for all
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_axis_off()
+    if methods:
+        plot.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    plot.supxlabel("paired difference to the base, points, with 95 % interval", fontsize="medium")
+    return plot
+
+
+def _differences(
+    axes: Any, gains: Sequence[Entry], places: Sequence[tuple[str, str]], methods: Sequence[str], labels: Sequence[str]
+) -> None:
     """Differences to the base with their intervals, place under place, all lines of a place together."""
     for n, method in enumerate(methods):
         own = [e for e in gains if e.method == method]
         shown = [e.gain or e.score for e in own]
         down = [places.index((e.row, e.column)) + (n + 1) / (len(methods) + 1) - 0.5 for e in own]
         sides = [[100 * (m.mean - m.low) for m in shown], [100 * (m.high - m.mean) for m in shown]]
-        how = {"fmt": "o", "markersize": 3, "capsize": 1.5, "linewidth": 1}
+        how = {"fmt": "o", "markersize": 3, "capsize": 1.5, "linewidth": 1, "color": f"C{n}"}
         axes.errorbar([100 * m.mean for m in shown], down, xerr=sides, label=method, **how)
     for k in range(1, len(places)):
         axes.axhline(k - 0.5, color="lightgrey", linewidth=0.5)
     axes.axvline(0, color="grey", linewidth=0.8)
-    axes.set_xlabel("paired difference to the base, points, with 95 % interval")
-    if places:
-        axes.set_yticks(range(len(places)), [", ".join(dict.fromkeys(place)) for place in places])
-        axes.set_ylim(len(places) - 0.5, -0.5)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
+    axes.set_yticks(range(len(places)), labels)
 
 
 def aside(method: str) -> bool:
