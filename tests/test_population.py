@@ -1337,3 +1337,43 @@ def test_a_view_made_from_one_of_ours_is_drawn_as_it_says():
     """``kept`` is inherited, but it no longer tells all that ``draw`` does."""
     told = leaves_out_edges
     assert [told(kind) for kind in (DropEdges, Subgraph, Noisy, Original)] == [True, True, False, False]
+
+
+@pytest.mark.parametrize("view", [Original(), MaskFeatures(), DropEdges(resample="epoch")])
+@pytest.mark.parametrize("name", ["gcn", "gat", "appnp"])
+def test_a_population_of_one_is_trained_as_it_would_be_alone(monkeypatch, name, view):
+    """As on a GPU, where a network alone is a population of one, because its epochs can be recorded."""
+    together = []
+    monkeypatch.setattr(population, "_recordable", lambda *_: together.append(True) or True)
+    same_as_alone(backbone(name), Trainer(make_task(graph64()), Training(epochs=25, lr=0.05)), [view])
+    assert together == [True]
+
+
+def test_a_population_of_one_that_cannot_be_vectorised_is_trained_by_the_plain_loop(monkeypatch):
+    monkeypatch.setattr(population, "_recordable", lambda *_: True)
+    same_as_alone(backbone("unet"), Trainer(make_task(graph64()), Training(epochs=3)), [Original()])
+
+
+class Elsewhere:
+    """A task as it would be on a GPU."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.device = task, torch.device("cuda")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.task, name)
+
+
+def test_which_networks_are_recorded():
+    task = Elsewhere(make_task(graph()))
+    trainer, usual = Trainer(task, Training()), [Replica(0, "n", DropEdges(resample="epoch"))]
+    told = population._recordable
+    assert told(GCN(5, 3), trainer, usual)
+    assert told(GCN(5, 3), trainer, [Replica(0, "n", MaskFeatures())])
+    assert not told(GCN(5, 3), dataclasses.replace(trainer, task=task.task), usual), "on a CPU nothing is recorded"
+    assert not told(GCN(5, 3), trainer, [Replica(0, "n", MaskFeatures(resample="epoch"))]), "new tensors every epoch"
+    assert not told(pyg.GCN(5, 4, 2), trainer, usual), "a layer that is not ours may look at the numbers"
+    assert not told(GCN(5, 3), Trainer(task, Training(scheduler="step:5:0.5")), usual)
+    assert not told(GCN(5, 3), dataclasses.replace(trainer, scheduler=CosineAnnealingLR), usual)
+    assert not told(GCN(5, 3), Trainer(Elsewhere(make_task(graph(), metric="f1")), Training()), usual)
+    assert not told(GCN(4, 2), Trainer(Elsewhere(make_task(graphs())), Training()), usual)

@@ -165,7 +165,8 @@ class Population:
         in_step = hook is not None or trainer.keep
         before = {k: v.clone() for k, v in self.state.items()}
         reason = "training loop of your own" if trainer.own_loop is not None else ""
-        if (len(self) > 1 or in_step) and not reason:
+        together = len(self) > 1 or in_step or _recordable(self.template, trainer, replicas)
+        if together and not reason:
             try:
                 return self._train_in_chunks(trainer, replicas, phase, say, hook)
             except _NotVectorisable as e:
@@ -753,6 +754,16 @@ def _train_together(
     outcomes = best.outcomes(phase, replicas, (time.perf_counter() - started) / count)
     outcomes[0].history = history  # means over all of them
     return outcomes
+
+
+def _recordable(model: nn.Module, trainer: Trainer, replicas: Sequence[Replica]) -> bool:
+    """Whether epochs can be recorded and replayed: on a GPU even one network is then faster as a population of one."""
+    task = trainer.task
+    if task.device.type != "cuda" or not getattr(model, "replicable", False) or task.new_batches:
+        return False
+    if trainer.scheduler is not None or trainer.settings.scheduler or not task.watched().scores_on_device:
+        return False
+    return all(r.view.resample == "once" or leaves_out_edges(type(r.view)) for r in replicas)
 
 
 def _capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
