@@ -203,20 +203,24 @@ def test_a_cell_that_fails_does_not_disturb_the_others(method, fine):
 def test_the_first_reason_stays():
     bench = make(failing((5, NAMES[0])), cells=THREE, epochs=1)
     run(bench, "single", "averaging", "decorr")
-    assert bench.failed == {1: "individual, network base, seed 5, epoch 1: the loss is not finite"}
+    assert bench.failed == {1: "individual, network base, seed 5, epoch 1: the loss is not finite; try a smaller lr"}
 
 
 def test_the_reason_is_that_of_the_network_that_failed():
     bench = make(failing((5, NAMES[1])), cells=THREE, **QUICK)
     run(bench, "single", "ft", "ake")
-    assert bench.failed == {1: "individual, network 2: drop-edges, seed 5, epoch 1: the loss is not finite"}
+    assert bench.failed == {
+        1: "individual, network 2: drop-edges, seed 5, epoch 1: the loss is not finite; try a smaller lr"
+    }
 
 
 def test_fit_leaves_out_a_seed_that_fails():
     model = failing((5, NAMES[1]))
     found = akegnn.fit(graph(45), model, seeds=[3, 5, 7], **{**HOW, **QUICK})
     assert [r.settings.seed for r in found.results] == [3, 7]
-    assert found.failures == ["individual, network 2: drop-edges, seed 5, epoch 1: the loss is not finite"]
+    assert found.failures == [
+        "individual, network 2: drop-edges, seed 5, epoch 1: the loss is not finite; try a smaller lr"
+    ]
 
 
 @pytest.mark.parametrize("method", ["single", "ft", "adaptive-weighting-every-epoch", "decorr", "averaging"])

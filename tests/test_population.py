@@ -1349,6 +1349,24 @@ def test_a_population_of_one_is_trained_as_it_would_be_alone(monkeypatch, name, 
     assert together == [True]
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), RuntimeError("cannot be recorded")])
+def test_a_population_of_one_that_fails_is_trained_by_the_plain_loop(monkeypatch, error):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(population, "_recordable", lambda *_: True)
+    monkeypatch.setattr(population, "_train_together", fail)
+    same_as_alone(backbone("gcn"), Trainer(make_task(graph64()), Training(epochs=5)), [Original()])
+
+
+def test_a_population_of_one_tells_of_every_epoch(monkeypatch):
+    monkeypatch.setattr(population, "_recordable", lambda *_: True)
+    told: list[int] = []
+    trainer = Trainer(make_task(graph64()), Training(epochs=25), on_epoch=lambda e: told.append(e.epoch))
+    _, [outcome] = train(backbone("gcn"), trainer, [Original()], lambda line: None)
+    assert told == [e.epoch for e in outcome.history] == list(range(1, 26))
+
+
 def test_a_population_of_one_that_cannot_be_vectorised_is_trained_by_the_plain_loop(monkeypatch):
     monkeypatch.setattr(population, "_recordable", lambda *_: True)
     same_as_alone(backbone("unet"), Trainer(make_task(graph64()), Training(epochs=3)), [Original()])
@@ -1373,6 +1391,8 @@ def test_which_networks_are_recorded():
     assert not told(GCN(5, 3), dataclasses.replace(trainer, task=task.task), usual), "on a CPU nothing is recorded"
     assert not told(GCN(5, 3), trainer, [Replica(0, "n", MaskFeatures(resample="epoch"))]), "new tensors every epoch"
     assert not told(pyg.GCN(5, 4, 2), trainer, usual), "a layer that is not ours may look at the numbers"
+    assert not told(type("Mine", (GCN,), {})(5, 3), trainer, usual), "nor is a class made from ours"
+    assert not told(GCN(5, 3), Trainer(task, Training(optimizer="SGD")), usual), "no CUDA graph of this optimizer"
     assert not told(GCN(5, 3), Trainer(task, Training(scheduler="step:5:0.5")), usual)
     assert not told(GCN(5, 3), dataclasses.replace(trainer, scheduler=CosineAnnealingLR), usual)
     assert not told(GCN(5, 3), Trainer(Elsewhere(make_task(graph(), metric="f1")), Training()), usual)

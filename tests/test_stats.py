@@ -134,8 +134,13 @@ def test_ties_and_zeros_give_a_p_value_without_a_warning(differences):
     if len(differences) < 5 or not any(differences):
         assert p is None
     else:
-        assert p is not None
-        assert 0 < p <= 1
+        assert p == pytest.approx(scipy.stats.wilcoxon(differences).pvalue, abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [5, 9, 13, 14, 40])
+def test_small_samples_are_tested_exactly_as_scipy_does(n):
+    for differences in (np.random.default_rng(n).normal(0.3, 1, n), np.random.default_rng(n).integers(-2, 4, n) / 10):
+        assert wilcoxon(differences) == pytest.approx(scipy.stats.wilcoxon(differences).pvalue, abs=1e-12)
 
 
 @settings(max_examples=40)

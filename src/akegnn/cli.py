@@ -26,7 +26,7 @@ from .data.prepare import prepare
 from .errors import AkeError, RunFailed
 from .exchange import Swap
 from .exchange import exchange as exchange_networks
-from .experiments import EXPERIMENTS
+from .experiments import EXPERIMENTS, Shard
 from .fit import Plan, Results, number_list, plan
 from .forward import forward
 from .models import build, complete_arguments, find_class
@@ -195,7 +195,7 @@ def train(
         str | None, typer.Option(show_default="all", help="Exchange `all` layers or only the `hidden` ones.")
     ] = None,
     baseline: Annotated[bool, typer.Option(help="Also train a network on the original graph, to compare with.")] = True,
-    precision: Annotated[str | None, typer.Option(help="With --seeds: float32, tf32 or bf16.")] = None,
+    precision: Annotated[str | None, typer.Option(help="With --seeds, or on a GPU: float32, tf32 or bf16.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: RootOption = None,
     out: Annotated[
@@ -488,7 +488,7 @@ def reproduce(
         return
     if name not in EXPERIMENTS:
         raise AkeError(f"reproduce: {name!r} is not one of {', '.join(EXPERIMENTS)}")
-    whatever = render and seeds is None and splits is None
+    share, whatever = Shard.of(shard), render and seeds is None and splits is None
     experiment = EXPERIMENTS[name].anywhere() if whatever else EXPERIMENTS[name].at(data_root)
     chosen = experiment.chosen(seeds, splits, only or [])
     refused: list[tuple[str, str]] = []
@@ -498,10 +498,12 @@ def reproduce(
             wanted = [b for b in experiments.stored(EXPERIMENTS[name], kept) if (b.job.row, b.job.column) in places]
         else:
             wanted = experiments.blocks(chosen, data_root, refused)
+            if refused and share.count > 1:  # others may have the data, and count other blocks
+                raise AkeError(f"--shard {shard}: needs the data of all jobs; {refused[0][1]}")
         report = experiments.Report(0, 0)
         if not render:
             say = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
-            report = experiments.run(experiments.shard(wanted, shard), kept, device, data_root, say)
+            report = experiments.run(share.take(wanted), kept, device, data_root, say)
         found = experiments.entries(experiment, wanted, kept)
         paths = experiments.write(experiment, found, out, wanted, kept)
     if as_json:

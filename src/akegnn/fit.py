@@ -284,7 +284,8 @@ def fit(
         exchange: settings of the exchange, see :class:`akegnn.settings.Exchange`.
         phases: what the paper leaves open about its phases, see :class:`akegnn.settings.Phases`.
         baseline: also train a network on the original graph, to compare with.
-        precision: of matrix products where several seeds are trained at once: ``float32``, ``tf32`` or ``bf16``.
+        precision: of matrix products where several seeds are trained at once, or on a GPU: ``float32``, ``tf32`` or
+            ``bf16``.
         device: ``auto``, ``cpu`` or ``cuda``.
         data_root: where to look first for a dataset given by name.
         on_epoch: called with an :class:`~akegnn.training.Epoch` after each; after every twentieth, with means, where

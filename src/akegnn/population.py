@@ -165,12 +165,16 @@ class Population:
         in_step = hook is not None or trainer.keep
         before = {k: v.clone() for k, v in self.state.items()}
         reason = "training loop of your own" if trainer.own_loop is not None else ""
-        together = len(self) > 1 or in_step or _recordable(self.template, trainer, replicas)
-        if together and not reason:
+        lone = len(self) == 1 and not in_step
+        if not reason and (not lone or _recordable(self.template, trainer, replicas)):
             try:
                 return self._train_in_chunks(trainer, replicas, phase, say, hook)
             except _NotVectorisable as e:
                 reason, self.state = str(e), before
+            except (RunFailed, RuntimeError):  # no memory for it, or a layer that cannot be recorded
+                if not lone:
+                    raise
+                self.state = before
         if in_step:
             raise AkeError(f"model: its networks cannot be trained in step ({reason})")
         if len(self) > 1:
@@ -730,6 +734,7 @@ def _train_together(
     best = _Best(population, state, device, settings)
     group = _Group(population, inputs, state, optimizer, best, same and ours and _capturable(optimizer, device))
     members, history = list(range(count)), list[Epoch]()
+    every = LOOK_EVERY if count > 1 or in_step else 1
     with seeded(derive(replicas[0].seed, phase, replicas[0].network, count)), _precision(settings.precision):
         for k in range(1, settings.epochs + 1):
             group.inputs.refresh()
@@ -738,7 +743,7 @@ def _train_together(
                 hook(state, k)
             if scheduler is not None:
                 scheduler.step()
-            if k % LOOK_EVERY == 0 or k == settings.epochs:
+            if k % every == 0 or k == settings.epochs:
                 best.put(members, group.best)
                 entry = best.entry(phase, replicas[0].network, k, settings.epochs)
                 history.append(replace(entry, replicas=trainer.replicas, first=trainer.first))
@@ -758,10 +763,12 @@ def _train_together(
 
 def _recordable(model: nn.Module, trainer: Trainer, replicas: Sequence[Replica]) -> bool:
     """Whether epochs can be recorded and replayed: on a GPU even one network is then faster as a population of one."""
-    task = trainer.task
-    if task.device.type != "cuda" or not getattr(model, "replicable", False) or task.new_batches:
+    task, ours = trainer.task, vars(type(model)).get("replicable", False)  # not of a class that is made from it
+    if task.device.type != "cuda" or not ours or task.new_batches or not task.watched().scores_on_device:
         return False
-    if trainer.scheduler is not None or trainer.settings.scheduler or not task.watched().scores_on_device:
+    if trainer.scheduler is not None or trainer.settings.scheduler:
+        return False
+    if "capturable" not in trainer.make_optimizer(model.named_parameters()).defaults:
         return False
     return all(r.view.resample == "once" or leaves_out_edges(type(r.view)) for r in replicas)
 
@@ -905,4 +912,5 @@ class _Best:
 
 def _why(phase: str, replica: Replica, epoch: int) -> str:
     split = f"split {replica.split}, " if replica.split else ""
-    return f"{phase}, network {replica.network}, {split}seed {replica.seed}, epoch {epoch}: the loss is not finite"
+    where = f"{phase}, network {replica.network}, {split}seed {replica.seed}, epoch {epoch}"
+    return f"{where}: the loss is not finite; try a smaller lr"

@@ -337,8 +337,9 @@ class Transform(View):
 
 
 def leaves_out_edges(kind: type[View]) -> bool:
-    """Whether a class of views says with ``kept`` all that its ``draw`` does, which a class made from it may change."""
-    return _author(kind, "kept") is not View and _author(kind, "draw") is _author(kind, "kept")
+    """Whether a class of views says with ``kept`` all that it does, which a class made from it may change."""
+    as_usual = _author(kind, "__call__") is View
+    return as_usual and _author(kind, "kept") is not View and _author(kind, "draw") is _author(kind, "kept")
 
 
 def draws_edge_by_edge(kind: type[View]) -> bool:
@@ -354,17 +355,19 @@ def _author(kind: type[View], name: str) -> type:
 def keep_edges(data: Data, kept: Tensor) -> Data:
     """Keep some of the edges of ``data``, a shallow copy, with all that belongs to them."""
     nodes = data.num_nodes
-    along = [
-        k
-        for k, v in data.items()
-        if isinstance(v, Tensor) and k != "edge_index" and "edge_label" not in k and data.is_edge_attr(k)
-    ]
-    for key in along:
+    for key in [k for k, v in data.items() if isinstance(v, Tensor) and _of_edges(data, k)]:
         data[key] = data[key][kept]
     data.edge_index = data.edge_index[:, kept]
     if "x" not in data:  # PyG would count the nodes by the edges that are left
         data.num_nodes = nodes
     return data
+
+
+def _of_edges(data: Data, key: str) -> bool:
+    """Whether a tensor has a row for each edge; PyG goes by sizes, and a graph of one edge may have one label."""
+    if key in ("edge_index", "y") or "edge_label" in key:
+        return False
+    return data.is_edge_attr(key) and ("edge" in key or data.num_edges > 1)
 
 
 VIEWS: dict[str, type[View]] = {

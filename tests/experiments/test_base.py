@@ -22,11 +22,11 @@ from akegnn.experiments import (
     EXPERIMENTS,
     Experiment,
     Job,
+    Shard,
     base,
     blocks,
     entries,
     run,
-    shard,
     to_csv,
     to_json,
     to_markdown,
@@ -147,17 +147,30 @@ def test_splits_that_are_not_trained_together_are_not_lost_together():
     assert [b.cells for b in cut] == [((0, 0), (0, 1), (0, 2)), ((1, 0), (1, 1), (1, 2))]
 
 
-@given(st.integers(0, 20), st.integers(1, 9))
-def test_shards_are_all_blocks_once(count, processes):
-    every = list(range(count))
-    shares = [shard(every, f"{k}/{processes}") for k in range(1, processes + 1)]
-    assert sorted(b for share in shares for b in share) == every
+def test_blocks_of_many_seeds_are_of_one_split(monkeypatch):
+    monkeypatch.setattr(base, "BLOCK", 2)
+    cut = blocks([job(data="digits-graphs", splits=2, seeds=3, settings={**QUICK, "masks": "random"})])
+    assert [b.cells for b in cut] == [((0, 0), (0, 1)), ((0, 2),), ((1, 0), (1, 1)), ((1, 2),)]
+
+
+@dataclass(frozen=True)
+class Named:
+    key: str
+
+
+@given(st.sets(st.integers(0, 999), max_size=20), st.integers(1, 9))
+def test_shards_are_all_blocks_once(names, processes):
+    every = [Named(f"{name:03}") for name in names]
+    shares = [Shard.of(f"{k}/{processes}").take(every) for k in range(1, processes + 1)]
+    assert sorted(b.key for share in shares for b in share) == sorted(b.key for b in every)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    other = list(reversed(every))
+    assert [set(s) for s in shares] == [set(Shard.of(f"{k}/{processes}").take(other)) for k in range(1, processes + 1)]
 
 
 @pytest.mark.parametrize("part", ["", "1", "0/2", "3/2", "1/0", "-1/2", "a/b", "1/2/3"])
 def test_shards_that_are_none(part):
-    assert refusal(lambda: shard([], part)) == f"--shard {part}: expected K/N, as 1/3, with K from 1 to N"
+    assert refusal(lambda: Shard.of(part)) == f"--shard {part}: expected K/N, as 1/3, with K from 1 to N"
 
 
 def test_one_failure_is_noted_and_the_others_go_on(own, tmp_path):
@@ -439,7 +452,9 @@ def test_figures_have_room_for_their_longest_names(name, table, tmp_path):
     assert all(p.stat().st_size > 5000 for p in figure(experiment, found, tmp_path))
 
 
-@pytest.mark.parametrize(("rows", "columns", "panels"), [(1, 1, 1), (2, 3, 1), (7, 10, 7), (11, 2, 1), (0, 0, 1)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "panels"), [(1, 1, 1), (1, 15, 1), (2, 6, 1), (2, 7, 2), (7, 10, 7), (11, 2, 1), (0, 0, 1)]
+)
 def test_many_places_are_drawn_row_by_row(table, tmp_path, rows, columns, panels, monkeypatch):
     """A picture of seventy places under each other would be seven feet high."""
     from matplotlib import pyplot
@@ -542,6 +557,8 @@ def test_shards_make_the_table_together(command, grid):
     """Two processes on one store: the first has its share, the last the whole table."""
     grid.append(True)
     given = ("reproduce", "made-up", "--device", "cpu")
+    bad = command(*given, "--shard", "3/2")
+    assert (bad.code, bad.err) == (2, "akegnn: --shard 3/2: expected K/N, as 1/3, with K from 1 to N\n")
     first = command(*given, "--shard", "1/2")
     assert (first.code, first.out.count("| base |")) == (0, 2)
     last = command(*given, "--shard", "2/2")

@@ -58,6 +58,21 @@ def test_views_are_drawn_for_every_graph_on_its_own():
     assert len(kept) > 1
 
 
+@pytest.mark.parametrize("view", [DropEdges(1.0), Subgraph(0.9)])
+def test_a_graph_of_one_edge_keeps_its_label(view):
+    """PyG takes its one label for an attribute of its one edge."""
+    given = graphs(30)
+    for g in given[::3]:
+        g.edge_index, g.edge_attr = torch.tensor([[0], [1]]), torch.ones(1, 2)
+    for g in given:
+        g.edge_attr = torch.ones(g.num_edges, 2)
+    task = make_task(given)
+    seen = task.seen(view, torch.Generator().manual_seed(0))
+    assert [g.y.numel() for g in seen] == [1] * len(seen)
+    assert all(len(g.edge_attr) == g.num_edges for g in seen)
+    assert seen.batch(torch.arange(len(seen))).y.shape == (len(seen),)
+
+
 def _as_drawn_one_by_one(task, view, seed):
     """The independent truth: PyG's batch of views that were drawn graph by graph."""
     draws = torch.Generator().manual_seed(seed)
@@ -109,6 +124,39 @@ class HeavyOnes(DropEdges):
 
     def kept(self, data, generator):
         return torch.arange(data.num_edges) > data.num_edges // 2
+
+
+@dataclasses.dataclass
+class Weighted(DropEdges):
+    """Leaves out edges by their weight: each by itself, so that all graphs can be drawn as one."""
+
+    edge_by_edge = True
+
+    def draw(self, data, generator):
+        return keep_edges(data, self.kept(data, generator))
+
+    def kept(self, data, generator):
+        return torch.rand(data.num_edges, generator=generator) < data.edge_weight
+
+
+@dataclasses.dataclass
+class Besides(DropEdges):
+    """Does something besides, where it is called."""
+
+    def __call__(self, data, generator=None):
+        data = super().__call__(data, generator)
+        data.x = torch.zeros_like(data.x)
+        return data
+
+
+def test_views_of_ones_own_are_drawn_as_they_say():
+    given = graphs(30)
+    for g in given:
+        g.edge_weight = torch.rand(g.num_edges)
+    task = make_task(given)
+    for view in (Weighted(), Besides()):
+        seen = task.seen(view, torch.Generator().manual_seed(1))
+        _assert_same(seen.batch(torch.arange(6)), _as_drawn_one_by_one(task, view, 1)[:6])
 
 
 def test_a_view_made_from_one_of_ours_is_drawn_graph_by_graph():

@@ -33,7 +33,7 @@ BLOCK = 100  # cells computed at once; part of a block's identity, because they 
 # Of methods and tasks: to be raised when a change of code changes their numbers, so that a store does not pass off old
 # ones as new.
 REVISIONS = {"strong": 2, "decorr": 2, "graph": 2}
-ONE_PANEL = 12  # places; of more, every row of the table has a panel, if it has some
+ONE_PANEL = 12  # places; where there are more, every row of the table has a panel, if there are several in a row
 COMPARED = ("single", "ft", "ensemble", "ensemble-ft", "ake")
 
 
@@ -152,11 +152,10 @@ def blocks(
             settled.pop(name)
         if not settled["exchange"]["width"]:  # as it was before there was such a thing
             settled["exchange"].pop("width")
-        cells = [(split, seed) for split in range(job.splits) for seed in range(job.seeds)]
-        # Splits that are not trained together gain nothing by being lost together.
-        size = BLOCK if prepared.trainer.task.mixes_splits else min(BLOCK, job.seeds)
-        for start in range(0, len(cells), size):
-            part = tuple(cells[start : start + size])
+        every = [[(split, seed) for seed in range(job.seeds)] for split in range(job.splits)]
+        if prepared.trainer.task.mixes_splits:  # splits that are not trained together need not be lost together
+            every = [[cell for cells in every for cell in cells]]
+        for part in (tuple(cells[k : k + BLOCK]) for cells in every for k in range(0, len(cells), BLOCK)):
             what = {"settings": settled, "methods": job.methods, "cells": part, **_revisions(settled, job.methods)}
             if job.compute is not None:
                 what["compute"] = job.compute.__qualname__
@@ -170,12 +169,25 @@ def _revisions(settled: Mapping[str, Any], methods: Sequence[str]) -> dict[str, 
     return {"revisions": named} if named else {}
 
 
-def shard(wanted: Sequence[Block], part: str) -> list[Block]:
-    """The share of one process of several: ``"2/3"`` is the second of three."""
-    number, _, count = part.partition("/")
-    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise AkeError(f"--shard {part}: expected K/N, as 1/3, with K from 1 to N")
-    return list(wanted[int(number) - 1 :: int(count)])
+@dataclass(frozen=True)
+class Shard:
+    """The share of one process of several: the second of three is ``Shard.of("2/3")``."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def of(cls, text: str) -> Shard:
+        """From ``K/N``."""
+        number, _, count = text.partition("/")
+        if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+            raise AkeError(f"--shard {text}: expected K/N, as 1/3, with K from 1 to N")
+        return cls(int(number), int(count))
+
+    def take(self, wanted: Sequence[Block]) -> list[Block]:
+        """Every N-th block; by key, so that nobody has all blocks of the largest dataset."""
+        mine = {b.key for b in sorted(wanted, key=lambda b: b.key)[self.number - 1 :: self.count]}
+        return [b for b in wanted if b.key in mine]
 
 
 @dataclass
@@ -546,7 +558,7 @@ def _panels(plt: Any, gains: Sequence[Entry]) -> Any:
     """Differences to the base: one panel, or where there are many places one for each row of the table."""
     methods = list(dict.fromkeys(e.method for e in gains))
     rows, every = list(dict.fromkeys(e.row for e in gains)), {(e.row, e.column) for e in gains}
-    together = len(every) < max(ONE_PANEL, 4 * len(rows))
+    together = len(rows) < 2 or len(every) <= max(ONE_PANEL, 4 * len(rows))
     panels = {"": list(gains)} if together else {row: [e for e in gains if e.row == row] for row in rows}
     most = max(1, *(len({(e.row, e.column) for e in own}) for own in panels.values()))
     across = min(len(panels), 4)

@@ -34,7 +34,7 @@ class Graphs(Sequence[Data]):
 
     def __init__(self, graphs: Sequence[Data], source: Graphs | None = None) -> None:
         """``source``: the graphs that these are a view of."""
-        self.graphs, self.source = list(graphs), source or self
+        self.graphs, self._source = list(graphs), source
         self._kinds = self._flat()
         self._as_before: set[str] = set()  # what they share with their source, tensor for tensor
         if self._kinds is None:
@@ -49,6 +49,11 @@ class Graphs(Sequence[Data]):
         self._as_before = {key for key in self._kinds if all(key in b and a[key] is b[key] for a, b in pairs)}
         if all(a.num_nodes == b.num_nodes for a, b in pairs):
             self._as_before.add("batch")
+
+    @property
+    def source(self) -> Graphs:
+        """What these are a view of, or they themselves."""
+        return self if self._source is None else self._source
 
     @cached_property
     def graphs(self) -> list[Data]:
@@ -90,16 +95,16 @@ class Graphs(Sequence[Data]):
             return None
         ends = self._tensors["edge_index"]
         shift = _starts(self._nodes).repeat_interleave(self._edges).to(ends.device)
-        return Data(edge_index=ends + shift, num_nodes=int(self._nodes.sum()))
+        return Data(**{**self._tensors, "edge_index": ends + shift}, num_nodes=int(self._nodes.sum()))
 
     def through(self, view: View, generator: torch.Generator) -> Graphs:
         """What is seen of each graph through a view."""
-        assert self.source is self
+        assert self._source is None
         kept = view.kept(self._one, generator) if draws_edge_by_edge(type(view)) and self._one is not None else None
         if kept is None:
             return Graphs([view(graph, generator) for graph in self.graphs], self)
         seen, kinds = copy.copy(self), self._kinds or {}
-        seen._kept = kept
+        seen._source, seen._kept = self, kept
         del seen.graphs
         left = torch.cat([kept.new_zeros(1, dtype=torch.long), kept.cumsum(0)]).cpu()  # before each edge
         seen._edges = left[_starts(self._edges) + self._edges] - left[_starts(self._edges)]
@@ -221,6 +226,8 @@ class GraphTask(Classification):
         self.sizes = {part: len(members) for part, members in self.parts.items()}
 
     def at(self, split: int) -> GraphTask:
+        if split == self.split:
+            return self
         other = copy.copy(self)
         for key in [k for k in other.__dict__ if k.startswith("_cached")]:
             del other.__dict__[key]
