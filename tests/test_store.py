@@ -19,6 +19,7 @@ import pytest
 
 from akegnn import store as stores
 from akegnn.experiments import Experiment, Job, base, blocks, entries, run, to_csv, to_markdown
+from akegnn.experiments.shown import HEAD
 from akegnn.store import Cell, Store, key_of
 from small import child, csv_folder, outcome, refusal
 
@@ -472,7 +473,7 @@ def shown(experiment, wanted, kept) -> tuple[list[Cell], list[list[str]], str]:
     """All that can be seen of a grid, but for the seconds that it took."""
     found = entries(experiment, wanted, kept)
     assert found
-    column = base.HEAD.index("seconds")
+    column = HEAD.index("seconds")
     rows = [line.split(",") for line in to_csv(found).splitlines()]
     table = [[x for k, x in enumerate(row) if k != column] for row in rows]
     return [dataclasses.replace(c, seconds=0) for c in kept.cells()], table, to_markdown(experiment, found)

@@ -27,11 +27,12 @@ from akegnn.experiments import (
     blocks,
     entries,
     run,
+    shown,
     to_csv,
     to_json,
     to_markdown,
 )
-from akegnn.experiments.base import figure, write
+from akegnn.experiments.shown import figure, write
 from akegnn.store import Cell, Store, key_of
 from small import csv_folder, refusal
 
@@ -335,7 +336,7 @@ def test_csv_parses_back(table):
     rows = list(csv.DictReader(io.StringIO(to_csv(found))))
     assert len(rows) == len(found) == 4
     for row, e in zip(rows, found, strict=True):
-        assert tuple(row) == base.HEAD
+        assert tuple(row) == shown.HEAD
         assert (row["row"], row["column"], row["method"], int(row["n"])) == (e.row, e.column, e.method, e.score.n)
         scores = (e.score.mean, e.score.deviation, e.score.low, e.score.high, e.validation, e.floor)
         names = ("mean", "deviation", "low", "high", "validation", "floor")

@@ -10,7 +10,7 @@ import pytest
 from akegnn.backbones import BACKBONES
 from akegnn.data import DATASETS
 from akegnn.experiments import EXPERIMENTS, Job, base, blocks, entries
-from akegnn.experiments.base import paper_numbers
+from akegnn.experiments.shown import paper_numbers
 from akegnn.experiments.studies import draw_curves
 from akegnn.experiments.tables import LINES
 from akegnn.experiments.timing import timed

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from .base import (
-    Block,
-    Entry,
-    Experiment,
-    Job,
-    Report,
-    Shard,
-    blocks,
-    entries,
-    run,
-    stored,
-    to_csv,
-    to_json,
-    to_markdown,
-    write,
-)
+from .base import Block, Experiment, Job, Report, Shard, blocks, run, stored
 from .openings import OPENINGS
 from .pruning import TABLE1
+from .shown import Entry, entries, to_csv, to_json, to_markdown, write
 from .studies import STUDIES
 from .tables import TABLES
 from .timing import TABLE5

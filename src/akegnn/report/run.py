@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..exchange import Swap
-from ..experiments.base import aside
+from ..experiments.shown import aside
 from ..runs import Records, records, unrepeatable
 from ..strategies import strategy
 from . import charts

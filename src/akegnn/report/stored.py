@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..experiments import EXPERIMENTS, Block, Entry, Experiment, Job, entries, stored
-from ..experiments.base import aside, lines_of
+from ..experiments.shown import aside, lines_of
 from ..store import Cell, Store, key_of
 from . import charts
 from .charts import Chart, Table
