@@ -1346,7 +1346,7 @@ def test_a_population_of_one_is_trained_as_it_would_be_alone(monkeypatch, name, 
     together = []
     monkeypatch.setattr(population, "_recordable", lambda *_: together.append(True) or True)
     same_as_alone(backbone(name), Trainer(make_task(graph64()), Training(epochs=25, lr=0.05)), [view])
-    assert together == [True]
+    assert together
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("full"), RuntimeError("cannot be recorded")])
@@ -1390,6 +1390,8 @@ def test_which_networks_are_recorded():
     assert told(GCN(5, 3), trainer, [Replica(0, "n", MaskFeatures())])
     assert not told(GCN(5, 3), dataclasses.replace(trainer, task=task.task), usual), "on a CPU nothing is recorded"
     assert not told(GCN(5, 3), trainer, [Replica(0, "n", MaskFeatures(resample="epoch"))]), "new tensors every epoch"
+    mixed = [*usual, Replica(1, "n", DropEdges())]
+    assert not told(GCN(5, 3), trainer, mixed), "some have new edges every epoch, others have fewer edges"
     assert not told(pyg.GCN(5, 4, 2), trainer, usual), "a layer that is not ours may look at the numbers"
     assert not told(type("Mine", (GCN,), {})(5, 3), trainer, usual), "nor is a class made from ours"
     assert not told(GCN(5, 3), Trainer(task, Training(optimizer="SGD")), usual), "no CUDA graph of this optimizer"

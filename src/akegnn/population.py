@@ -552,6 +552,19 @@ def _at_home(graphs: Sequence[Data]) -> list[Data]:
     return [moved[id(graph.edge_index)] for graph in graphs]
 
 
+def _only_edges(model: nn.Module, task: Task, replicas: Sequence[Replica]) -> bool:
+    """Whether all views are drawn anew and only leave out edges: then a new draw is a new row of zeros and ones."""
+    if task.name != "node" or not getattr(model, "replicable", False):
+        return False
+    return all(r.view.resample == "epoch" and leaves_out_edges(type(r.view)) for r in replicas)
+
+
+def _changes(model: nn.Module, task: Task, replicas: Sequence[Replica]) -> bool:
+    """Whether an epoch has other tensors than the last one, and not only other numbers in them."""
+    anew = task.new_batches or any(r.view.resample == "epoch" for r in replicas)
+    return anew and not _only_edges(model, task, replicas)
+
+
 class _Inputs:
     """What all replicas are trained on, epoch after epoch."""
 
@@ -561,8 +574,8 @@ class _Inputs:
         self.draws = [batch_draws(task, r.seed, phase, r.network) for r in replicas]
         self.views = [torch.Generator().manual_seed(derive(r.seed, "view", r.network)) for r in replicas]
         self.redraw = [k for k, r in enumerate(replicas) if r.view.resample == "epoch"]
-        self.masked = len(self.redraw) == len(replicas) and self._only_edges()
-        self.changes = not self.masked and (bool(self.redraw) or task.new_batches)
+        self.masked = _only_edges(population.template, task, replicas)
+        self.changes = _changes(population.template, task, replicas)
         self.seen: list[Any] = []
         self._same: list[_Vectorised] = []
         self._ahead: list[Tensor] = []
@@ -580,12 +593,6 @@ class _Inputs:
         part.redraw = [n for n, k in enumerate(left) if k in self.redraw]
         part._ahead = [rows[left] for rows in self._ahead]
         return part
-
-    def _only_edges(self) -> bool:
-        """Whether views that are drawn anew only leave out edges: then a new draw is a new row of zeros and ones."""
-        ours = bool(getattr(self.population.template, "replicable", False))
-        kinds = {type(r.view) for r in self.replicas}
-        return self.task.name == "node" and ours and all(leaves_out_edges(kind) for kind in kinds)
 
     def refresh(self) -> None:
         """Draw the views of the next epoch, where they only leave out edges; everything else stays where it is."""
@@ -729,10 +736,9 @@ def _train_together(
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise _NotVectorisable("ReduceLROnPlateau follows the loss of one network")
     device, in_step = inputs.task.device, hook is not None or trainer.keep
-    same = not inputs.changes and scheduler is None and inputs.task.watched().scores_on_device
-    ours = bool(getattr(population.template, "replicable", False))  # other layers may look at the numbers
     best = _Best(population, state, device, settings)
-    group = _Group(population, inputs, state, optimizer, best, same and ours and _capturable(optimizer, device))
+    recorded = _recordable(population.template, trainer, replicas) and _capturable(optimizer, device)
+    group = _Group(population, inputs, state, optimizer, best, recorded)
     members, history = list(range(count)), list[Epoch]()
     every = LOOK_EVERY if count > 1 or in_step else 1
     with seeded(derive(replicas[0].seed, phase, replicas[0].network, count)), _precision(settings.precision):
@@ -763,14 +769,12 @@ def _train_together(
 
 def _recordable(model: nn.Module, trainer: Trainer, replicas: Sequence[Replica]) -> bool:
     """Whether epochs can be recorded and replayed: on a GPU even one network is then faster as a population of one."""
-    task, ours = trainer.task, vars(type(model)).get("replicable", False)  # not of a class that is made from it
-    if task.device.type != "cuda" or not ours or task.new_batches or not task.watched().scores_on_device:
+    task, ours = trainer.task, vars(type(model)).get("replicable", False)  # other layers may look at the numbers
+    if task.device.type != "cuda" or not ours or not task.watched().scores_on_device:
         return False
-    if trainer.scheduler is not None or trainer.settings.scheduler:
+    if trainer.scheduler is not None or trainer.settings.scheduler or _changes(model, task, replicas):
         return False
-    if "capturable" not in trainer.make_optimizer(model.named_parameters()).defaults:
-        return False
-    return all(r.view.resample == "once" or leaves_out_edges(type(r.view)) for r in replicas)
+    return "capturable" in trainer.make_optimizer(model.named_parameters()).defaults
 
 
 def _capturable(optimizer: torch.optim.Optimizer, device: torch.device) -> bool:
