@@ -448,8 +448,8 @@ def test_the_papers_numbers_stand_beside_ours(tmp_path):
     data = embedded(report.write(tmp_path / "store", tmp_path / "page.html"))
     grid = data["grids"]["table3"]
     shown = {grid["words"][r[2]]: r for r in grid["rows"]}
-    assert shown["base"][16:19] == [81.4, 0.6, None]
-    assert shown["AKE"][16:19] == [82.8, 0.3, 1.4]
+    assert shown["base"][17:20] == [81.4, 0.6, None]
+    assert shown["AKE"][17:20] == [82.8, 0.3, 1.4]
     assert shown["AKE"][8] == 1.0
     assert "openings" in data["grids"], "the same block is a row of another table"
 

@@ -368,7 +368,7 @@ def test_json_and_markdown_have_every_line(table):
     assert lines[0] == "## made-up"
     bodies = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")][2:]
     assert [b[:3] for b in bodies] == [[e.row, e.column, e.method] for e in found]
-    assert all(line.count("|") == 11 for line in lines if line.startswith("|"))
+    assert all(line.count("|") == 12 for line in lines if line.startswith("|"))
     assert f"{100 * found[1].score.mean:.2f} ± {100 * found[1].score.deviation:.2f}" in lines[-3]
 
 

@@ -78,6 +78,7 @@ class Experiment:
     jobs: Callable[[], Sequence[Job]]
     axis: str = ""  # what the axis of a line plot is; without, differences are plotted with their intervals
     base: str = "base"  # what lines are compared with
+    timed: bool = False  # whether it is about seconds: they are shown, and the paper's numbers are seconds
     shown: tuple[str, ...] = ()  # lines in the table, in order; empty: all
     note: str = ""
     draw: Callable[[Any, Mapping[str, list[dict[str, Any]]]], None] | None = None  # on axes, from the epochs

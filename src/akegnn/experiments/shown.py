@@ -36,8 +36,10 @@ class Entry:
     p_holm: float | None
     floor: float | None
     passes: int
+    parameters: int  # of all networks that a prediction needs
     seconds: float
     paper: tuple[float, ...] | None
+    paper_seconds: float | None = None
     x: float | None = None
 
 
@@ -75,7 +77,8 @@ def entries(experiment: Experiment, wanted: Sequence[Block], store: Store) -> li
             scores = _scores(own)
             gain = paired(scores, base) if base is not None and name != experiment.base else None
             floors = [c.floor for c in own if c.floor is not None]
-            quoted = numbers.get(row, {}).get(name, {}).get(column)
+            quoted = numbers.get(row, {}).get(name)
+            score = quoted.get(column) if isinstance(quoted, dict) else None
             entry = Entry(
                 row=row,
                 column=column,
@@ -86,8 +89,10 @@ def entries(experiment: Experiment, wanted: Sequence[Block], store: Store) -> li
                 p_holm=None,
                 floor=statistics.fmean(floors) if floors else None,
                 passes=own[0].passes,
+                parameters=own[0].parameters,
                 seconds=statistics.fmean(c.seconds for c in own),
-                paper=tuple(quoted) if quoted else None,
+                paper=tuple(score) if score else None,
+                paper_seconds=quoted if experiment.timed else None,
                 x=axis[row, column],
             )
             found.append(entry)
@@ -113,7 +118,7 @@ def _corrected(found: list[Entry]) -> list[Entry]:
 HEAD = (
     *("row", "column", "method", "n", "mean", "deviation", "low", "high", "validation"),
     *("difference", "difference_low", "difference_high", "pairs", "over", "p", "p_holm"),
-    *("floor", "passes", "seconds", "paper", "paper_deviation"),
+    *("floor", "passes", "parameters", "seconds", "paper", "paper_deviation"),
 )
 
 
@@ -134,11 +139,14 @@ def to_csv(found: Sequence[Entry]) -> str:
         ]
         row += [_percent(v) for v in (g.mean, g.low, g.high)] if g else [""] * 3
         row += [g.n, g.over, _p(g.p), _p(e.p_holm)] if g else [""] * 4
-        writer.writerow([*row, _percent(e.floor), e.passes, f"{e.seconds:.3f}", *paper])
+        writer.writerow([*row, _percent(e.floor), e.passes, e.parameters, f"{e.seconds:.3f}", *paper])
     return text.getvalue()
 
 
-ROWS = ("row", "dataset", "backbone", "method", "split", "seed", "validation", "test", "passes", "seconds")
+ROWS = (
+    *("row", "dataset", "backbone", "method", "split", "seed"),
+    *("validation", "test", "passes", "parameters", "seconds"),
+)
 
 
 def to_rows(by_place: Mapping[tuple[str, str], Mapping[str, Sequence[Cell]]]) -> str:
@@ -148,7 +156,7 @@ def to_rows(by_place: Mapping[tuple[str, str], Mapping[str, Sequence[Cell]]]) ->
     writer.writerow(ROWS)
     for (row, _), lines in by_place.items():
         for c in (cell for cells in lines.values() for cell in cells):
-            scores = (f"{c.validation:.6g}", f"{c.test:.6g}", c.passes, f"{c.seconds:.4g}")
+            scores = (f"{c.validation:.6g}", f"{c.test:.6g}", c.passes, c.parameters, f"{c.seconds:.4g}")
             writer.writerow((row, c.dataset, c.backbone, c.method, c.split, c.seed, *scores))
     return text.getvalue()
 
@@ -159,13 +167,12 @@ def to_json(found: Sequence[Entry]) -> str:
 
 
 def to_markdown(experiment: Experiment, found: Sequence[Entry]) -> str:
-    """The table beside the paper's numbers."""
+    """The table beside the paper's numbers. Seconds only where it is about them: no two runs have the same."""
     lines = [f"## {experiment.name}", "", experiment.about, ""]
     lines += [experiment.note, ""] if experiment.note else []
-    lines += [
-        "| | dataset | line | n | test | over base, paired [95 %] | p (Holm) | floor | passes | paper |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    head = ["", "dataset", "line", "n", "test", "over base, paired [95 %]", "p (Holm)", "floor", "passes", "parameters"]
+    head += ["seconds", "paper, seconds"] if experiment.timed else ["paper"]
+    lines += ["| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head))]
     for e in found:
         gain, p = "", ""
         if e.gain is not None:
@@ -174,8 +181,11 @@ def to_markdown(experiment: Experiment, found: Sequence[Entry]) -> str:
             p = _p(e.p_holm) or "-"
         floor = f"{100 * e.floor:.1f}" if e.floor is not None else "-"
         paper = f"{e.paper[0]:g}" + (f" ± {e.paper[1]:g}" if len(e.paper) > 1 else "") if e.paper else "-"
+        if experiment.timed:
+            paper = f"{e.seconds:.3g} | " + (f"{e.paper_seconds:g}" if e.paper_seconds is not None else "-")
         score = f"{100 * e.score.mean:.2f} ± {100 * e.score.deviation:.2f}"
-        cells = [e.row, e.column, e.method, str(e.score.n), score, gain, p, floor, str(e.passes), paper]
+        cells = [e.row, e.column, e.method, str(e.score.n), score, gain, p, floor, str(e.passes), f"{e.parameters:,}"]
+        cells.append(paper)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -206,11 +216,14 @@ def figure(
             experiment.draw(axes, histories or {})
         elif experiment.axis and any(e.x is not None for e in found):
             plot, axes = plt.subplots(figsize=(5.5, 3.6), layout="constrained")
-            for name, points in _series([e for e in found if not aside(e.method)]).items():
-                xs, ys, spread = zip(*points, strict=True)
-                axes.errorbar(xs, ys, yerr=spread, marker="o", capsize=3, label=name)
+            if experiment.timed:
+                _seconds(axes, found)
+            else:
+                for name, points in _series([e for e in found if not aside(e.method)]).items():
+                    xs, ys, spread = zip(*points, strict=True)
+                    axes.errorbar(xs, ys, yerr=spread, marker="o", capsize=3, label=name)
+                axes.set_ylabel("test score in per cent (bars: 95 % of the mean)")
             axes.set_xlabel(experiment.axis)
-            axes.set_ylabel("test score in per cent (bars: 95 % of the mean)")
             axes.legend(frameon=False)
         else:
             gains = [e for e in found if e.gain is not None and not aside(e.method)] or list(found)
@@ -223,6 +236,19 @@ def figure(
             written.append(path)
         plt.close(plot)
     return written
+
+
+def _seconds(axes: Any, found: Sequence[Entry]) -> None:
+    """Seconds along the axis, the paper's as dashed lines of the same colour."""
+    for n, method in enumerate(dict.fromkeys(e.method for e in found)):
+        own = sorted((e for e in found if e.method == method and e.x is not None), key=lambda e: e.x or 0.0)
+        axes.plot([e.x for e in own], [e.seconds for e in own], "o-", color=f"C{n}", label=method)
+        paper = [e for e in own if e.paper_seconds is not None]
+        axes.plot(
+            [e.x for e in paper], [e.paper_seconds for e in paper], "x--", color=f"C{n}", label=f"{method}, paper"
+        )
+    axes.set_yscale("log")
+    axes.set_ylabel("seconds")
 
 
 def _panels(plt: Any, gains: Sequence[Entry]) -> Any:

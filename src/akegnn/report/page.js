@@ -161,7 +161,7 @@ const range = (low, high) => ` [${signed(low)}, ${signed(high)}]`;
 
 // The order of a row in the file (see stored.py), by name.
 const ORDER = ["row", "column", "line", "n", "mean", "deviation", "low", "high", "difference", "dlow", "dhigh", "pairs", "p",
-  "floor", "passes", "seconds", "paper", "paperDeviation", "paperDifference", "aside", "cells", "seeds"];
+  "floor", "passes", "parameters", "seconds", "paper", "paperDeviation", "paperDifference", "aside", "cells", "seeds"];
 
 function entry(grid, row, index) {
   const e = Object.fromEntries(ORDER.map((name, k) => [name, row[k]]));
@@ -181,6 +181,7 @@ const COLUMNS = [
   { key: "p", name: "p (Holm)", cell: (e) => (e.p === null ? "" : String(e.p)), minor: true },
   { key: "floor", name: "floor", cell: (e) => number(1)(e.floor), minor: true },
   { key: "passes", name: "passes", cell: (e) => e.passes, minor: true },
+  { key: "parameters", name: "parameters", cell: (e) => e.parameters.toLocaleString("en"), minor: true },
   { key: "seconds", name: "seconds", cell: (e) => number(1)(e.seconds), minor: true },
   { key: "paper", name: "paper", cell: (e) => (e.paper === null ? "" : e.paper.toFixed(1) + (e.paperDeviation === null ? "" : ` ± ${e.paperDeviation.toFixed(1)}`)) },
 ];

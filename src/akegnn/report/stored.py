@@ -119,6 +119,7 @@ def _grid(
                 None if e.p_holm is None else float(f"{e.p_holm:.2g}"),
                 _percent(e.floor),
                 e.passes,
+                e.parameters,
                 float(f"{e.seconds:.4g}"),
                 *[*(e.paper or ()), None, None][:2],
                 paper_gain,
