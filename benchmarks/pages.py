@@ -76,13 +76,26 @@ def study(name: str) -> str:
 def beside(name: str) -> str:
     """Table 2: one line for every method, beside the paper's number."""
     paper = {(r["row"], r["column"], r["method"]): r["paper"] for r in kept.read(RESULTS / f"{name}.csv")}
-    body = []
-    for (row, data), lines in places(name).items():
-        for method in (m for m in lines if (row, data, m) in paper and "network" not in m):
+    body, found = [], places(name)
+    for (row, data, method), quoted in paper.items():
+        if "network" not in method:
+            lines = found[row, data]
             gain = shown(over(lines, method)) if method != "base" else ""
             start = [row, data, method, str(len(lines[method])), mean(lines, method), gain]
-            body.append([*start, paper[row, data, method] or "-"])
+            body.append([*start, quoted or "-"])
     return table(["backbone", "dataset", "line", "n", "test", "over base", "paper"], body)
+
+
+def steps(name: str) -> str:
+    """Table 1: a line for every step, beside the paper's number."""
+    body = []
+    for r in kept.read(RESULTS / f"{name}.csv"):
+        low, high = r["difference_low"], r["difference_high"]
+        gain = f"{float(r['difference']):+.2f} [{float(low):+.2f}, {float(high):+.2f}]" if low else ""
+        score = f"{float(r['mean']):.2f} ± {float(r['deviation']):.2f}"
+        paper = f"{r['paper']} ± {r['paper_deviation']}"
+        body.append([r["method"].removesuffix(" channels"), score, gain, paper])
+    return table(["channels", "ours", "over 16 channels, paired [95 %]", "paper"], body)
 
 
 def strong(name: str) -> str:
@@ -127,6 +140,7 @@ def summary() -> str:
 
 PAGES: dict[str, dict[str, Callable[[str], str]]] = {
     "docs/results.md": {
+        "table1": steps,
         "table3": compared,
         "table4a": compared,
         "table4b": compared,
