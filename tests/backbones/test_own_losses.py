@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Callable
@@ -85,18 +86,40 @@ def test_the_sharpened_mean_of_grand_is_a_target_and_not_a_way_for_gradients():
 def test_grand_drops_whole_nodes_and_evaluates_their_mean(rate):
     """In training a node's features are all there or all gone; in evaluation every node counts by its chance."""
     data, seen = task().data, []
-    model = still("grand", drop_node=rate, order=0, official_init=False).double()
-    model.first.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    model = still("grand", drop_node=rate, order=0, official_init=False).double().requires_grad_(False)
+    model.last.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
     for _ in range(50):
         model.train()(data.x, data.edge_index)
     model.eval()(data.x, data.edge_index)
     *drawn, last = seen
-    torch.testing.assert_close(last, (1 - rate) * data.x, rtol=1e-12, atol=0)
-    kept = torch.stack([x.ne(0).any(1) for x in drawn])
-    for x, there in zip(drawn, kept, strict=True):
-        assert torch.equal(x, data.x * there.unsqueeze(1))  # and what is there is not scaled up
+    hidden = lambda x: (x @ model.first.weight.t() + model.first.bias).relu()  # noqa: E731
+    torch.testing.assert_close(last, hidden((1 - rate) * data.x), rtol=1e-12, atol=1e-14)
+    gone = hidden(torch.zeros_like(data.x))
+    kept = torch.stack([~torch.isclose(h, gone, rtol=1e-12, atol=1e-14).all(1) for h in drawn])
+    for h, there in zip(drawn, kept, strict=True):  # and what is there is not scaled up
+        torch.testing.assert_close(h, hidden(data.x * there.unsqueeze(1)), rtol=1e-12, atol=1e-14)
     # 3,000 draws; five standard deviations.
     assert abs(float(kept.double().mean()) - (1 - rate)) <= 5 * math.sqrt(rate * (1 - rate) / kept.numel())
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_grand_mixes_fewer_columns_where_that_is_the_same(sparse):
+    """Without dropout on propagated features they are weighted first; a rate that drops nothing forbids it."""
+    data = task().data
+    x = data.x.to_sparse_coo() if sparse else data.x
+    model = still("grand", drop_node=0.5, order=3, official_init=False).double().train()
+    literal = copy.deepcopy(model)
+    literal.input_dropout = 1e-15
+    assert model.sparse_features
+    assert not GRAND(5, 3).sparse_features
+    assert not GRAND(5, 3, input_dropout=0.0, batch_norm=True).sparse_features
+    outs = []
+    for network in (model, literal):
+        torch.manual_seed(0)
+        out = network(x, data.edge_index)
+        outs.append((out, *torch.autograd.grad(out.square().sum(), list(network.parameters()))))
+    for ours, expected in zip(*outs, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_official_weights_of_grand():

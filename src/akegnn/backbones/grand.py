@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from ..forward import arguments
-from ..propagate import Edges, Sparse, gcn_adjacency
+from ..propagate import Edges, Features, FirstLinear, Sparse, features, gcn_adjacency
 
 
 class GRAND(nn.Module):
@@ -39,11 +39,12 @@ class GRAND(nn.Module):
         """``official_init``: weights and biases with a negative mean, as the authors' code draws them."""
         super().__init__()
         self.norms = nn.ModuleList([nn.BatchNorm1d(in_channels), nn.BatchNorm1d(hidden_channels)] if batch_norm else [])
-        self.first = nn.Linear(in_channels, hidden_channels)
+        self.first = FirstLinear(in_channels, hidden_channels)
         self.last = nn.Linear(hidden_channels, out_channels)
         self.order, self.samples, self.drop_node = order, samples, drop_node
         self.input_dropout, self.dropout = input_dropout, dropout
         self.temperature, self.consistency, self.official_init = temperature, consistency, official_init
+        self.sparse_features = not (batch_norm or input_dropout)  # then their first step is a product with weights
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -57,17 +58,18 @@ class GRAND(nn.Module):
         for norm in self.norms:
             norm.reset_parameters()  # type: ignore[operator]
 
-    def forward(self, x: Tensor, edge_index: Tensor | Edges, edge_weight: Tensor | None = None) -> Tensor:
+    def forward(self, x: Features, edge_index: Tensor | Edges, edge_weight: Tensor | None = None) -> Tensor:
         """Logits of nodes ``[N, out]``; in training with nodes dropped at random."""
-        x = x if x.layout == torch.strided else x.to_dense()
         a = gcn_adjacency(edge_index, edge_weight, self.last.bias, x.shape[0])
-        h = self._propagate(x, a)
-        if self.norms:
-            h = self.norms[0](h)
-        h = nn.functional.dropout(h, self.input_dropout, self.training)
-        h = self.first(h).relu()
-        if self.norms:
-            h = self.norms[1](h)
+        if self.norms or (self.training and self.input_dropout):
+            assert isinstance(x, Tensor)
+            h = self._propagate(x if x.layout == torch.strided else x.to_dense(), a)
+            h = self.norms[0](h) if self.norms else h
+            h = self.first(nn.functional.dropout(h, self.input_dropout, self.training)).relu()
+            h = self.norms[1](h) if self.norms else h
+        else:  # nothing happens to features between steps and weights: they commute, and there are fewer columns
+            b = self.first.bias
+            h = (self._propagate(self.first(features(x)) - b, a) + b).relu()
         return self.last(nn.functional.dropout(h, self.dropout, self.training))
 
     def _propagate(self, x: Tensor, a: Sparse) -> Tensor:
