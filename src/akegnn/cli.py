@@ -456,6 +456,9 @@ def reproduce(
     show: Annotated[bool, typer.Option("--list", help="What there is.")] = False,
     seeds: Annotated[int | None, typer.Option(help="Seeds (on each split) instead of the protocol's.")] = None,
     splits: Annotated[int | None, typer.Option(help="At most so many splits.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Epochs instead of the preset's: to see what a table does or costs.")
+    ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="A model, a dataset, or model/dataset; may be repeated.")
     ] = None,
@@ -489,13 +492,14 @@ def reproduce(
     if name not in EXPERIMENTS:
         raise AkeError(f"reproduce: {name!r} is not one of {', '.join(EXPERIMENTS)}")
     share, whatever = Shard.of(shard), render and seeds is None and splits is None
-    experiment = EXPERIMENTS[name].anywhere() if whatever else EXPERIMENTS[name].at(data_root)
+    asked = EXPERIMENTS[name].lasting(epochs)
+    experiment = asked.anywhere() if whatever else asked.at(data_root)
     chosen = experiment.chosen(seeds, splits, only or [])
     refused: list[tuple[str, str]] = []
     with Store(store, create=not render) as kept:
         if whatever:
             places = {(job.row, job.column) for job in chosen}
-            wanted = [b for b in experiments.stored(EXPERIMENTS[name], kept) if (b.job.row, b.job.column) in places]
+            wanted = [b for b in experiments.stored(asked, kept) if (b.job.row, b.job.column) in places]
         else:
             wanted = experiments.blocks(chosen, data_root, refused)
             if refused and share.count > 1:  # others may have the data, and count other blocks

@@ -33,6 +33,7 @@ from akegnn.experiments import (
     to_markdown,
 )
 from akegnn.experiments.shown import figure, write
+from akegnn.stats import paired, summarise
 from akegnn.store import Cell, Store, key_of
 from small import csv_folder, refusal
 
@@ -409,14 +410,26 @@ def test_figures(table, tmp_path, axis):
     )
 
 
-def test_a_table_can_be_made_from_its_rows(table, tmp_path):
-    experiment, wanted, kept = table
-    found = entries(experiment, wanted, kept)
-    rows = list(csv.DictReader(write(experiment, found, tmp_path, wanted, kept)[1].read_text().splitlines()))
+def test_a_table_can_be_made_from_its_rows(own, tmp_path):
+    """Scores are fractions of 39 nodes, so that which differences are equal shows in the last digits only."""
+    experiment = made_up(job("one", data=own, seeds=9, splits=8))
+    wanted = blocks(experiment.chosen())
+    with Store(tmp_path / "store") as kept:
+        stored(kept, wanted, lambda row, split, seed: ((seed * seed + split * split * seed) % 9 - 3) / 39)
+        found = entries(experiment, wanted, kept)
+        rows = list(csv.DictReader(write(experiment, found, tmp_path, wanted, kept)[1].read_text().splitlines()))
     assert len(rows) == sum(e.score.n for e in found)
-    for e in found:
-        own = [float(r["test"]) for r in rows if (r["row"], r["method"]) == (e.row, e.method)]
-        assert statistics.fmean(own) == pytest.approx(e.score.mean, abs=1e-6)
+    lines = {
+        m: {(int(r["split"]), int(r["seed"])): float(r["test"]) for r in rows if r["method"] == m}
+        for m in ("base", "AKE")
+    }
+    of = {e.method: e for e in found}
+    assert dataclasses.astuple(summarise(lines["base"])) == pytest.approx(
+        dataclasses.astuple(of["base"].score), abs=1e-12
+    )
+    again = paired(lines["AKE"], lines["base"])
+    assert (gain := of["AKE"].gain) is not None
+    assert dataclasses.astuple(again) == pytest.approx(dataclasses.astuple(gain), abs=1e-12)
 
 
 def test_a_table_without_a_line_can_be_written(table, tmp_path):
@@ -575,6 +588,24 @@ def test_render_computes_nothing(command, grid, monkeypatch):
     assert rendered.code == 0
     assert "| gcn | digits | base | 2 |" in rendered.out
     assert rendered.out == ran.out
+
+
+def test_what_lasts_as_long_as_said_is_not_the_protocols(command, grid, monkeypatch):
+    """A quick look at a table is kept beside the table, and shown to those who ask for it."""
+    given = ("reproduce", "made-up", "--only", "gcn", "--device", "cpu")
+    grid.append(True)
+    short = command(*given, "--epochs", "1", "--seeds", "3")
+    assert short.code == 0
+    assert "Epochs of every training: 1, which is not the protocol." in short.out
+    whole = command(*given)
+    assert (whole.code, whole.out.count("| base | 2 |")) == (0, 2), "with fewer seeds, yet not the short ones"
+    assert "Epochs of every training" not in whole.out
+    monkeypatch.setattr(base, "compute", lambda *_: pytest.fail("computed"))
+    assert command("reproduce", "made-up", "--render").out == whole.out
+    assert command("reproduce", "made-up", "--render", "--epochs", "1").out == short.out
+    assert command(*given, "--epochs", "1", "--seeds", "3").out == short.out
+    bad = command(*given, "--epochs", "0")
+    assert (bad.code, bad.err) == (2, "akegnn: --epochs 0: must be at least 1\n")
 
 
 def test_render_without_a_store_is_refused_and_writes_nothing(command, grid, tmp_path):

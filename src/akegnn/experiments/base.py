@@ -95,6 +95,19 @@ class Experiment:
         """The same with official datasets beside their substitutes: whichever a store was filled with."""
         return dataclasses.replace(self, jobs=lambda: [j for job in self.jobs() for j in (*_official(job), job)])
 
+    def lasting(self, epochs: int | None) -> Experiment:
+        """The same with so many epochs instead of the preset's, to see what it does or costs; blocks of its own."""
+        if epochs is None:
+            return self
+        if epochs < 1:
+            raise AkeError(f"--epochs {epochs}: must be at least 1")
+        said = f"Epochs of every training: {epochs}, which is not the protocol."
+        return dataclasses.replace(
+            self,
+            jobs=lambda: [dataclasses.replace(j, settings={**j.settings, "epochs": epochs}) for j in self.jobs()],
+            note=f"{said} {self.note}".strip(),
+        )
+
     def chosen(self, seeds: int | None = None, splits: int | None = None, only: Sequence[str] = ()) -> list[Job]:
         """The jobs that are asked for: ``only`` names models, datasets, or ``model/dataset``."""
         for name, count in (("seeds", seeds), ("splits", splits)):
@@ -150,6 +163,8 @@ def blocks(
             every = [[cell for cells in every for cell in cells]]
         for part in (tuple(cells[k : k + BLOCK]) for cells in every for k in range(0, len(cells), BLOCK)):
             what = {"settings": settled, "methods": job.methods, "cells": part, **_revisions(settled, job.methods)}
+            if "epochs" in job.settings:  # said by a person, where everything else is the preset's
+                what["epochs"] = job.settings["epochs"]
             if job.compute is not None:
                 what["compute"] = job.compute.__qualname__
             found.append(Block(job, part, what))
@@ -294,7 +309,8 @@ def stored(experiment: Experiment, store: Store) -> list[Block]:
 def belongs(settings: Mapping[str, Any], job: Job) -> bool:
     """Whether a stored block was computed for a job: all that the job says is as it was, and so is the exchange.
 
-    How networks are trained is not compared, because presets may change, nor are the numbers of seeds and splits.
+    How networks are trained is not compared, because presets may change, nor are the numbers of seeds and splits; but
+    what lasted as long as somebody said is for those who say so.
     """
     settled = settings.get("settings", {})
     if (settled.get("data"), settled.get("model")) != (job.data, job.model):
@@ -302,6 +318,8 @@ def belongs(settings: Mapping[str, Any], job: Job) -> bool:
     if list(settings.get("methods", ())) != list(job.methods):
         return False
     if settings.get("compute") != (job.compute.__qualname__ if job.compute else None):
+        return False
+    if settings.get("epochs") != job.settings.get("epochs"):
         return False
     if settings.get("revisions", {}) != _revisions(settled, job.methods).get("revisions", {}):
         return False  # computed by a method that has changed since

@@ -150,13 +150,16 @@ ROWS = (
 
 
 def to_rows(by_place: Mapping[tuple[str, str], Mapping[str, Sequence[Cell]]]) -> str:
-    """What a table is made of: every score of every split and seed, as shares."""
+    """What a table is made of: every score of every split and seed, as shares.
+
+    With all digits: a test of ranks asks which differences are equal.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(ROWS)
     for (row, _), lines in by_place.items():
         for c in (cell for cells in lines.values() for cell in cells):
-            scores = (f"{c.validation:.6g}", f"{c.test:.6g}", c.passes, c.parameters, f"{c.seconds:.4g}")
+            scores = (f"{c.validation:.15g}", f"{c.test:.15g}", c.passes, c.parameters, f"{c.seconds:.4g}")
             writer.writerow((row, c.dataset, c.backbone, c.method, c.split, c.seed, *scores))
     return text.getvalue()
 
