@@ -783,17 +783,36 @@ def test_chunks_follow_free_memory(monkeypatch, chunks, free, many):
     same_seven(found)
 
 
-def test_chunks_grow_with_memory(monkeypatch, chunks):
-    """Ten times the memory, about ten times the networks: the estimate does not forget what one of them needs."""
-    sizes = []
+def test_as_many_are_trained_at_a_time_as_fit(monkeypatch, chunks):
     trainer = Trainer(make_task(graph64()), Training(epochs=1))
-    networks = Population(backbone("gcn"), range(2), "n")
-    replicas = [Replica(s, "n", DropEdges()) for s in range(2)]
-    for free in (1 << 22, 10 << 22):
-        monkeypatch.setattr(population, "_free_memory", lambda device, free=free: free)
-        sizes.append(population._fitting(networks, trainer, replicas, "individual"))
-    assert sizes[0] >= 1
-    assert sizes[1] == pytest.approx(10 * sizes[0], abs=10)
+    replicas = [Replica(s, "n", kind()) for s, kind in enumerate(KINDS[:2])]
+    each = population._needed(Population(backbone("gcn"), range(2), "n"), trainer, replicas, "individual")
+    monkeypatch.setattr(population, "_free_memory", lambda device: 3.1 * each / 0.6)
+    seven()
+    assert chunks == [3, 3, 1]
+
+
+def test_large_networks_are_trained_one_by_one_on_a_cpu(monkeypatch, chunks):
+    """What does not stay in the cache is faster alone; but not where somebody says how many, or they go in step."""
+    with monkeypatch.context() as patched:
+        patched.setattr(population, "CACHE", 0)
+        found = seven()
+        assert chunks == []
+        seven(chunk=4)
+        assert chunks == [4, 3]
+        seven(keep=True)
+        assert chunks == [4, 3, 7]
+    (line,) = found[2]
+    assert line.endswith(": 7 networks one after another (of this size they are faster so on a CPU)")
+    same_seven(found)
+
+
+def test_one_by_one_as_many_epochs_are_noted_as_of_a_population(monkeypatch):
+    monkeypatch.setattr(population, "CACHE", 0)
+    replicas = [Replica(s, "n", Original()) for s in range(2)]
+    trainer = Trainer(make_task(graph64()), Training(epochs=45))
+    outcomes = Population(backbone("gcn"), range(2), "n").train(trainer, replicas, "individual")
+    assert [[e.epoch for e in o.history] for o in outcomes] == [[20, 40, 45]] * 2
 
 
 def cuda_refuses() -> None:

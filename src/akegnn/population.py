@@ -36,6 +36,7 @@ from .views import Original, View, leaves_out_edges
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 DRAWN_AHEAD = 1 << 26  # edges of all replicas whose fate is drawn at once
 LOOK_EVERY = 20  # epochs between looks at which replicas have stopped: a look makes a GPU wait
+CACHE = 20 << 20  # bytes: on a CPU networks that need more are faster one by one (benchmarks/together.py)
 GO_ON_WITHOUT = 2 / 3  # of the replicas left, at most: the others go on without those that have stopped
 
 
@@ -214,13 +215,15 @@ class Population:
         """As many at a time as memory allows; where it turns out not to, half as many. What is finished stays."""
         self.to(trainer.task.device)
         gc.collect(1)  # torch's vmap leaves cycles behind that hold the tensors of earlier populations
+        in_step = hook is not None or trainer.keep
         try:
-            fitting = _fitting(self, trainer, replicas, phase)
+            each = _needed(self, trainer, replicas, phase)
+            if trainer.task.device.type == "cpu" and each > CACHE and not (in_step or trainer.chunk or len(self) == 1):
+                raise _NotVectorisable("of this size they are faster so on a CPU")
+            fitting = max(1, int(0.6 * _free_memory(trainer.task.device) / each))
         except (torch.OutOfMemoryError, MemoryError):
             fitting = 1
-        size = min(len(self), trainer.chunk or len(self), fitting)
-        if hook is not None or trainer.keep:  # all at once
-            size = len(self)
+        size = len(self) if in_step else min(len(self), trainer.chunk or len(self), fitting)
         outcomes: list[Outcome] = []
         while (start := len(outcomes)) < len(self):
             part, fits = self._slice(start, start + size), True
@@ -232,7 +235,7 @@ class Population:
                     raise
                 fits = False
             if not fits:  # out here, where the error no longer holds on to what it was about
-                if size == 1 or hook is not None or trainer.keep:
+                if size == 1 or in_step:
                     which = "one network alone does" if size == 1 else f"{size} networks in step do"
                     raise RunFailed(f"{phase}, {replicas[start].network}: {which} not fit memory")
                 size = (size + 1) // 2
@@ -268,7 +271,10 @@ class Population:
             named = f"network {replica.network}, "
             return Outcome(0, math.nan, 0.0, str(e).replace(named, f"{named}seed {replica.seed}, ", 1))
         self.load_state_dict(i, t.model.state_dict())
-        return Outcome(t.best_epoch, t.validation, t.seconds, history=t.history)
+        history = t.history
+        if len(self) > 1:  # as many epochs of each as a population notes of all
+            history = [e for e in history if e.epoch % LOOK_EVERY == 0 or e is history[-1]]
+        return Outcome(t.best_epoch, t.validation, t.seconds, history=history)
 
 
 class _NotVectorisable(Exception):
@@ -476,8 +482,8 @@ def _nothing(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {"_": some.new_zeros(len(some))}
 
 
-def _fitting(population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str) -> int:
-    """How many replicas fit memory, from what two of them keep for the backward pass."""
+def _needed(population: Population, trainer: Trainer, replicas: Sequence[Replica], phase: str) -> float:
+    """The bytes that a replica needs, from what two of them keep for the backward pass."""
     two = population._slice(0, 2)
     inputs = _Inputs(two, trainer, replicas[:2], phase)
     learn, state = next(inputs.epoch()), _trainable(two)
@@ -495,8 +501,7 @@ def _fitting(population: Population, trainer: Trainer, replicas: Sequence[Replic
     size = sum(v.numel() * v.element_size() for v in state.values())
     views = sum(v.numel() * v.element_size() for v in learn.stack.own.values())
     # Activations and as much again for their gradients; parameters, best, gradients and two moments of each.
-    each = (2 * sum(kept.values()) + 5 * size + 2 * views) / 2
-    return max(1, int(0.6 * _free_memory(trainer.task.device) / max(each, 1)))
+    return max(1.0, (2 * sum(kept.values()) + 5 * size + 2 * views) / 2)
 
 
 def _free_memory(device: torch.device) -> int:
