@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from torch_geometric.data import Data
 
 import rows as kept
 from akegnn.data.splits import PARTS, node_splits
+from akegnn.errors import AkeError
 from akegnn.fit import Plan, plan
 from akegnn.phases import Bench, Networks
 from akegnn.stats import interval, wilcoxon
@@ -30,6 +31,7 @@ from akegnn.tasks import make_task
 from akegnn.training import Targets
 from akegnn.views import DropEdges, Original, View
 
+Adding = Callable[[Iterable[Sequence[object]]], None]
 COLUMNS = ("dataset", "backbone", "split", "variant", "validation", "held", "loss")
 CITATION = ("cora", "citeseer", "pubmed")
 LABELS, HELD = 20, 500  # of each class to train on; nodes to choose by, and as many to compare by
@@ -225,17 +227,17 @@ def table(rows: list[dict[str, str]]) -> str:
         cells = []
         for few in (True, False):
             both = [v for (data, _, _), v in places if (data in CITATION) is few and new in v and old in v]
-            cells.append(_difference([_held(v[new]) - _held(v[old]) for v in both]))
+            cells.append(difference([held(v[new]) - held(v[old]) for v in both]))
         lines.append(f"| {about} | {old} | {cells[0]} | {cells[1]} |")
     first = CHOICES[0]
     lines += ["", f"| candidates | held, few labels | over the first: {first[0]} |", "| --- | --- | --- |"]
     every = {name for _, names in CHOICES for name in names}
     whole = [v for (data, _, _), v in places if data in CITATION and every <= set(v)]
     for about, names in CHOICES:
-        taken = [_held(_chosen(v, names)) for v in whole]
-        over = [a - _held(_chosen(v, first[1])) for a, v in zip(taken, whole, strict=True)]
+        taken = [held(_chosen(v, names)) for v in whole]
+        over = [a - held(_chosen(v, first[1])) for a, v in zip(taken, whole, strict=True)]
         mean = f"{sum(taken) / len(taken):.2f}" if taken else "-"
-        lines.append(f"| {about} | {mean} | {_difference(over) if names != first[1] else ''} |")
+        lines.append(f"| {about} | {mean} | {difference(over) if names != first[1] else ''} |")
     return "\n".join([*lines, "", *_choosing(places)])
 
 
@@ -261,7 +263,7 @@ def _choosing(places: list[tuple[tuple[str, str, str], dict[str, dict[str, str]]
             taught = "merged, soft 0.9, temperature 1/4" if group is CITATION else "merged, soft 0.9, temperature 1/2"
             names = (*BEFORE, taught)
             whole = [v for (data, _, _), v in places if data in group and set(names) <= set(v)]
-            cells.append(_difference([_held(max((v[n] for n in names), key=key)) - _held(v["base"]) for v in whole]))
+            cells.append(difference([held(max((v[n] for n in names), key=key)) - held(v["base"]) for v in whole]))
         yield f"| {about} | {' | '.join(cells)} |"
 
 
@@ -269,7 +271,7 @@ def _score(row: dict[str, str]) -> float:
     return 100 * float(row["validation"])
 
 
-def _held(row: dict[str, str]) -> float:
+def held(row: dict[str, str]) -> float:
     return 100 * float(row["held"])
 
 
@@ -278,46 +280,65 @@ def _chosen(variants: dict[str, dict[str, str]], names: Sequence[str]) -> dict[s
     return max((variants[n] for n in names), key=lambda r: (float(r["validation"]), -float(r["loss"])))
 
 
-def _difference(values: list[float]) -> str:
+def difference(values: list[float]) -> str:
     if len(values) < 2:
         return "-"
-    mean, half = interval(values)
-    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}], {len(values)}, {wilcoxon(values):.1g}"
+    (mean, half), p = interval(values), wilcoxon(values)
+    told = "-" if p is None else f"{p:.1g}"
+    return f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}], {len(values)}, {told}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def measure(
+    job: str, variants: Mapping[str, Callable[[Lab], Networks]], lab: type[Lab], device: str, splits: int, add: Adding
+) -> None:
+    """Rows of all variants for one ``DATASET/BACKBONE``."""
+    data, model = job.split("/")
+    started = time.perf_counter()
+    bench = prepared(data, model, device, splits).bench([(k, 0) for k in range(splits)])
+    made = lab(bench)
+    for name, variant in variants.items():
+        try:
+            prediction = bench.predict(variant(made))
+        except AkeError as e:  # a way that the backbone does not allow
+            print(f"{job}, {name}: {e}", flush=True)
+            continue
+        found = [bench.task.scores(prediction, part).tolist() for part in ("val", "test")]
+        losses = bench.task.part_losses(prediction, "val").tolist()
+        add(
+            (data, model, split, name, f"{score:.6f}", f"{held:.6f}", f"{loss:.6f}")
+            for (split, _), score, held, loss in zip(bench.cells, *found, losses, strict=True)
+        )
+    print(f"{job}: {time.perf_counter() - started:.0f} s", flush=True)
+
+
+def command(
+    about: str | None,
+    out: str,
+    variants: Mapping[str, Callable[[Lab], Networks]],
+    lab: type[Lab],
+    mark: str,
+    table: Callable[[list[dict[str, str]]], str],
+) -> None:
+    """The command line of this script and of ways.py."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, help="train nothing; put the table of the rows into this page")
     parser.add_argument("--only", action="append", default=[], help="DATASET/BACKBONE; may be repeated")
-    parser.add_argument("--variant", action="append", choices=VARIANTS, help="may be repeated; all without it")
+    parser.add_argument("--variant", action="append", choices=variants, help="may be repeated; all without it")
     parser.add_argument("--splits", type=int, default=10)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--out", type=Path, default=Path("results/recipe.csv"))
+    parser.add_argument("--out", type=Path, default=Path(out))
     given = parser.parse_args()
     rows = kept.read(given.out)
     if given.table is not None:
-        kept.fill(given.table, "ingredients", table(rows))
+        kept.fill(given.table, mark, table(rows))
         return
-    done = {(r["dataset"], r["backbone"], r["variant"]) for r in rows}
+    done = {(f"{r['dataset']}/{r['backbone']}", r["variant"]) for r in rows}
     with kept.adding(given.out, COLUMNS) as add:
         for job in given.only:
-            data, model = job.split("/")
-            wanted = [v for v in given.variant or VARIANTS if (data, model, v) not in done]
-            if not wanted:
-                continue
-            started = time.perf_counter()
-            bench = prepared(data, model, given.device, given.splits).bench([(k, 0) for k in range(given.splits)])
-            lab = Lab(bench)
-            for name in wanted:
-                prediction = bench.predict(VARIANTS[name](lab))
-                found = [bench.task.scores(prediction, part).tolist() for part in ("val", "test")]
-                losses = bench.task.part_losses(prediction, "val").tolist()
-                add(
-                    (data, model, split, name, f"{score:.6f}", f"{held:.6f}", f"{loss:.6f}")
-                    for (split, _), score, held, loss in zip(bench.cells, *found, losses, strict=True)
-                )
-            print(f"{job}: {time.perf_counter() - started:.0f} s", flush=True)
+            wanted = {v: variants[v] for v in given.variant or variants if (job, v) not in done}
+            if wanted:
+                measure(job, wanted, lab, given.device, given.splits, add)
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, "results/recipe.csv", VARIANTS, Lab, "ingredients", table)
