@@ -98,6 +98,12 @@ def steps(name: str) -> str:
     return table(["channels", "ours", "over 16 channels, paired [95 %]", "paper"], body)
 
 
+def costs(name: str) -> str:
+    """Table 5: seconds of every phase, beside the paper's."""
+    body = [[r["row"], r["method"], r["seconds"], r["paper"] or "-"] for r in kept.read(RESULTS / f"{name}.csv")]
+    return table(["", "phase", "seconds", "paper, seconds"], body)
+
+
 def strong(name: str) -> str:
     """The recipe `strong` beside base, further training and ensembles."""
     methods = ("FT", "ensemble+FT", "by function", "by function, half", "strong")
@@ -145,6 +151,7 @@ PAGES: dict[str, dict[str, Callable[[str], str]]] = {
         "table4a": compared,
         "table4b": compared,
         "table2": beside,
+        "table5": costs,
         **dict.fromkeys(("exchange", "openings", "iterations", "channels", "views", "depth", "few-shot"), study),
     },
     "docs/recipe.md": {"strong": strong, "strong-tasks": strong, "summary": lambda _: summary()},

@@ -10,7 +10,7 @@ import pytest
 from akegnn.backbones import BACKBONES
 from akegnn.data import DATASETS
 from akegnn.experiments import EXPERIMENTS, Job, base, blocks, entries
-from akegnn.experiments.shown import figure, paper_numbers, to_markdown
+from akegnn.experiments.shown import figure, paper_numbers, to_csv, to_markdown
 from akegnn.experiments.studies import draw_curves
 from akegnn.experiments.tables import LINES
 from akegnn.experiments.timing import timed
@@ -149,6 +149,7 @@ def test_the_papers_seconds_stand_beside_ours(everywhere, tmp_path):
     assert {e.paper for e in found} == {None}, "seconds are not scores"
     assert all("| 4,321 | 12.3 | " in line for line in to_markdown(experiment, found).splitlines()[-9:])
     assert "| 12.3 | 1524 |" in to_markdown(experiment, found)
+    assert ",12.346,1524,\n" in to_csv(found)
     assert len(figure(experiment, found, tmp_path)) == 2
 
 

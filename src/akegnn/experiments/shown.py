@@ -123,13 +123,13 @@ HEAD = (
 
 
 def to_csv(found: Sequence[Entry]) -> str:
-    """All numbers of a table, in per cent."""
+    """All numbers of a table, in per cent; the paper's seconds, where it is about them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEAD)
     for e in found:
         s, g = e.score, e.gain
-        paper = [*(e.paper or ()), "", ""][:2]
+        paper = [*(e.paper or ()), "", ""][:2] if e.paper_seconds is None else [f"{e.paper_seconds:g}", ""]
         row = [
             e.row,
             e.column,
