@@ -407,3 +407,9 @@ def test_a_model_of_which_nothing_can_be_exchanged_is_told_beforehand():
     with pytest.raises(AkeError, match="nothing can be exchanged"):
         fit(data(), Fixed, on_epoch=trained.append)
     assert trained == []
+
+
+@pytest.mark.parametrize("given", [None, 3])
+def test_data_that_is_no_graph(given):
+    said = f"data: must be a graph, a list of graphs or a dataset's name, is a {type(given).__name__}"
+    assert refusal(lambda: akegnn.fit(given)) == said

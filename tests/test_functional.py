@@ -741,7 +741,7 @@ def test_refusals_are_one_line() -> None:
     assert "graph" in by_function(first, second, data=[])
     assert "at least one" in by_function(first, [], data=data, keep=False)
     assert "16 channels wanted" in by_function(still("gcn", hidden_channels=16).double(), second, data=data, keep=False)
-    assert "layers" in by_function(first, still("gcn", num_layers=3).double(), data=data)
+    assert "architecture" in by_function(first, still("gcn", num_layers=3).double(), data=data)
     assert "one network" in refusal(lambda: exchange(first, [second, second]))
     assert "one graph" in refusal(lambda: exchange(first, second, data=[data]))
     assert "ring" in refusal(lambda: exchange_ring([first, second], strategy="functional"))
@@ -921,8 +921,25 @@ def test_a_stream_beside_another_layer_at_another_width():
         (lambda a, b, d: exchange(a, b, keep=False), "keep: only for strategy 'functional'"),
         (lambda a, b, d: exchange(a, b, inner=True), "inner: only for strategy 'functional'"),
         (lambda a, b, d: exchange(Beside(3), Beside(6), strategy="functional", data=d), "one: added to other layers"),
+        (lambda a, b, d: exchange("a", b), "target: must be a torch.nn.Module, is a str"),
+        (
+            lambda a, b, d: exchange(a, None, strategy="functional", data=d),
+            "source: must be a torch.nn.Module, is a None",
+        ),
+        (lambda a, b, d: exchange(a, b.state_dict()), "source: must be a torch.nn.Module, is a OrderedDict"),
+        (
+            lambda a, b, d: exchange(a, [b, Beside(4)], strategy="functional", data=d),
+            "source: not of the target's architecture (",
+        ),
+        (
+            lambda a, b, d: exchange(pyg.GCN(5, 4, 2), pyg.GraphSAGE(5, 4, 2), strategy="functional", data=d),
+            "source: not of the target's architecture (convs.0 is SAGEConv, in the target GCNConv)",
+        ),
     ],
-    ids=["no source", "features", "nan", "keep", "inner", "widths of a stream"],
+    ids=[
+        *("no source", "features", "nan", "keep", "inner", "widths of a stream"),
+        *("str", "none", "state", "another network", "another layer"),
+    ],
 )
 def test_more_that_is_refused(call, said):
     assert refusal(lambda: call(Net(5, 3, 4), Net(5, 3, 4), graph())).startswith(said)
@@ -931,3 +948,25 @@ def test_more_that_is_refused(call, said):
 def broken(data: Data) -> Data:
     data.x[0, 0] = torch.nan
     return data
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("who", [0, 1])
+def test_weights_that_are_not_finite_are_refused(value, who):
+    """They would make all of the network that is made so; nothing is changed."""
+    networks = [pyg.GCN(5, 4, 2, 3) for _ in range(2)]
+    with torch.no_grad():
+        networks[who].convs[1].bias[0] = value
+    before = copy.deepcopy(networks[0].state_dict())
+    said = refusal(lambda: exchange(*networks, strategy="functional", data=graph()))
+    assert said == "convs.1.bias: weights must be finite to be exchanged, found NaN or infinity"
+    assert all(torch.equal(v.nan_to_num(), before[k].nan_to_num()) for k, v in networks[0].state_dict().items())
+
+
+def test_graphs_are_seen_in_the_networks_precision():
+    networks = [pyg.GCN(5, 4, 2, 3).double() for _ in range(2)]
+    data = graph()
+    assert data.x.dtype == torch.float32
+    exchange(*networks, strategy="functional", data=data)
+    assert data.x.dtype == torch.float32
+    assert {v.dtype for v in networks[0].state_dict().values()} == {torch.float64}

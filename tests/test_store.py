@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -477,6 +478,15 @@ def shown(experiment, wanted, kept) -> tuple[list[Cell], list[list[str]], str]:
     rows = [line.split(",") for line in to_csv(found).splitlines()]
     table = [[x for k, x in enumerate(row) if k != column] for row in rows]
     return [dataclasses.replace(c, seconds=0) for c in kept.cells()], table, to_markdown(experiment, found)
+
+
+def test_another_programs_database_is_left_alone(tmp_path):
+    path = tmp_path / "other.sqlite"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("create table theirs (x)")
+    assert refusal(lambda: Store(path)) == f"{path}: not a store of results"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        assert other.execute("select name from sqlite_master").fetchall() == [("theirs",)]
 
 
 def killed_and_resumed(grid, path: Path, k: int) -> None:

@@ -27,7 +27,7 @@ from .errors import AkeError, RunFailed
 from .exchange import Swap
 from .exchange import exchange as exchange_networks
 from .experiments import EXPERIMENTS, Shard
-from .fit import Plan, Results, number_list, plan
+from .fit import Plan, Results, as_device, number_list, plan
 from .forward import forward
 from .models import build, complete_arguments, find_class
 from .progress import Display
@@ -72,6 +72,7 @@ RootOption = Annotated[
     Path | None,
     typer.Option(help="A folder with data files; then AKEGNN_DATA and the cache are looked in.", show_default=False),
 ]
+REPRODUCED = Path("runs/reproduced")  # not where a project may keep tables that it shows
 ForceOption = Annotated[bool, typer.Option("--force", help="Write over files that are there.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 
@@ -462,10 +463,10 @@ def reproduce(
     only: Annotated[
         list[str] | None, typer.Option(help="A model, a dataset, or model/dataset; may be repeated.")
     ] = None,
-    store: Annotated[Path, typer.Option(help="Where results are kept and looked for.")] = Path("results/store.sqlite"),
+    store: Annotated[Path, typer.Option(help="Where results are kept and looked for.")] = REPRODUCED / "store.sqlite",
     out: Annotated[
         Path, typer.Option("--out", "-o", help="Folder for NAME.csv, NAME.rows.csv, NAME.md, NAME.png, NAME.svg.")
-    ] = Path("results"),
+    ] = REPRODUCED,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_root: RootOption = None,
     shard: Annotated[
@@ -491,6 +492,9 @@ def reproduce(
         return
     if name not in EXPERIMENTS:
         raise AkeError(f"reproduce: {name!r} is not one of {', '.join(EXPERIMENTS)}")
+    as_device(device)  # refused now, not block by block
+    if out.exists() and not out.is_dir():
+        raise AkeError(f"{out}: is a file, a folder is wanted")
     share, whatever = Shard.of(shard), render and seeds is None and splits is None
     asked = EXPERIMENTS[name].lasting(epochs)
     experiment = asked.anywhere() if whatever else asked.at(data_root)
@@ -509,13 +513,16 @@ def reproduce(
             say = (lambda line: None) if quiet else (lambda line: print(line, file=sys.stderr, flush=True))
             report = experiments.run(share.take(wanted), kept, device, data_root, say)
         found = experiments.entries(experiment, wanted, kept)
-        paths = experiments.write(experiment, found, out, wanted, kept)
+        failed = [*report.failed, *refused]
+        if not found and not failed:
+            raise AkeError(f"{store}: has nothing of {name}" + (f" with {epochs} epochs" if epochs else ""))
+        paths = experiments.write(experiment, found, out, wanted, kept) if found else []  # a table is not written over
     if as_json:
         print(experiments.to_json(found))
     else:
         print(experiments.to_markdown(experiment, found))
-        print(f"akegnn: wrote {', '.join(str(p) for p in paths)}", file=sys.stderr)
-    if failed := [*report.failed, *refused]:
+        print(f"akegnn: wrote {', '.join(str(p) for p in paths) or 'nothing'}", file=sys.stderr)
+    if failed:
         lines = "; ".join(f"{label}: {error}" for label, error in failed)
         raise RunFailed(f"{len(failed)} of {report.all + len(refused)} blocks failed: {lines}")
 
@@ -531,14 +538,14 @@ def report(
 
       akegnn report runs/demo
 
-      akegnn report results/store.sqlite -o results.html
+      akegnn report runs/reproduced/store.sqlite -o results.html
     """
     print(f"akegnn: wrote {write_report(source, out)}", file=sys.stderr)
 
 
 @results_app.command("show")
 def results_show(
-    store: Annotated[Path, typer.Argument(help="A store.")] = Path("results/store.sqlite"),
+    store: Annotated[Path, typer.Argument(help="A store.")] = REPRODUCED / "store.sqlite",
     cells: Annotated[bool, typer.Option(help="Every score, as CSV, instead of an overview.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -553,9 +560,9 @@ def results_show(
                 writer.writeheader()
                 writer.writerows(rows)
             return
-        names = ("block", "cells", "seconds", "finished")
+        names = ("block", "scores", "seconds", "finished")
         rows = [dict(zip(names, (a, b, round(c, 1), d), strict=True)) for a, b, c, d in kept.overview()]
-        rows += [{"block": a, "cells": 0, "seconds": 0, "finished": f"failed: {b}"} for a, b in kept.failures()]
+        rows += [{"block": a, "scores": 0, "seconds": 0, "finished": f"failed: {b}"} for a, b in kept.failures()]
     _show_rows(rows, as_json)
 
 

@@ -571,7 +571,10 @@ def exchange(
             only how wide the network is to be.
         inner: for ``functional``, whether outputs are embeddings that are compared by inner products (links).
     """
-    sources = [source] if isinstance(source, nn.Module) else list(source)
+    sources = list(source) if isinstance(source, Sequence) else [source]
+    for what, network in (("target", target), *(("source", s) for s in sources)):
+        if not isinstance(network, nn.Module):
+            raise AkeError(f"{what}: must be a torch.nn.Module, is a {type(network).__name__}")
     if named_strategy(strategy).merges:
         return _merge_modules(target, sources, data, keep, inner)
     if not keep or inner:
@@ -608,6 +611,10 @@ def _merge_modules(
     if not sources:
         raise AkeError("source: at least one network is needed")
     networks = [target, *sources] if keep else sources
+    for network in sources:
+        _check_layers(target, network)
+    precision = next((p.dtype for p in target.parameters() if p.is_floating_point()), torch.float32)
+    batches = [copy.copy(b).apply(lambda t: t.to(precision) if t.is_floating_point() else t) for b in batches if b]
     modes = [(m, m.training) for n in networks for m in n.modules()]
     found = channel_map(target, batches[0])
     maps = [found if n is target else channel_map(n, batches[0]) for n in networks]
@@ -620,6 +627,15 @@ def _merge_modules(
             m.training = mode
     target.load_state_dict(state, strict=False)
     return as_swaps(picks, found)
+
+
+def _check_layers(target: nn.Module, source: nn.Module) -> None:
+    """Networks of one architecture have parts of the same names and types, whatever their widths."""
+    here, there = ({name: type(m).__name__ for name, m in n.named_modules() if name} for n in (target, source))
+    for name in (*here, *there):
+        if here.get(name) != there.get(name):
+            which = f"{name} is {there.get(name, 'missing')}, in the target {here.get(name, 'missing')}"
+            raise AkeError(f"source: not of the target's architecture ({which})")
 
 
 def as_swaps(picks: Sequence[Pick], map: ChannelMap, replica: int = 0) -> list[Swap]:

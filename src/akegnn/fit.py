@@ -419,6 +419,8 @@ def plan(
         raise AkeError(f"recipe: {recipe!r} is not one of {', '.join(RECIPES)}")
     seed = int(seed)
     data = str(data) if isinstance(data, Path) else data
+    if not hasattr(data, "__getitem__"):  # a graph, a list or dataset of them, a name
+        raise AkeError(f"data: must be a graph, a list of graphs or a dataset's name, is a {type(data).__name__}")
     swapping = _replace("exchange", RECIPES[recipe].exchange, exchange)
     ways = _replace("phases", Phases(), phases)
     if swapping.strategy not in STRATEGIES:
@@ -452,7 +454,7 @@ def plan(
         masks=masks,
         labels_per_class=labels_per_class,
     )
-    problem = problem.to(_device(device))
+    problem = problem.to(as_device(device))
     if isinstance(views, str | View):
         raise AkeError(f"views: must be a list, one for each network, is a {type(views).__name__}")
     shown = [as_view(v) for v in views] if views is not None else RECIPES[recipe].views()
@@ -496,7 +498,7 @@ def plan(
         recipe=recipe,
         views=[v.spec() for v in shown],
         seed=seed,
-        device=_device(device).type,
+        device=as_device(device).type,
         baseline=baseline and factory is not None,
         train="built in" if train is None else _name(train) or "given",
         splits_drawn=problem.splits_drawn,
@@ -550,7 +552,8 @@ def number_list(name: str, numbers: int | Sequence[int], first: int) -> list[int
     return chosen
 
 
-def _device(device: str) -> torch.device:
+def as_device(device: str) -> torch.device:
+    """The device of a name; one that is not there is refused."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -85,6 +85,8 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._db = sqlite3.connect(self.path, timeout=BUSY, isolation_level=None)
         self._db.execute(f"pragma busy_timeout = {int(BUSY * 1000)}")
+        if (tables := self._tables()) and "blocks" not in tables:
+            self._refuse()
         end = time.monotonic() + BUSY
         while True:  # while another process makes the file, SQLite refuses this at once instead of waiting
             try:
@@ -106,10 +108,16 @@ class Store:
         uri = f"{self.path.resolve().as_uri()}?{mode}"
         self._db = sqlite3.connect(uri, timeout=BUSY, isolation_level=None, uri=True)
         self._db.execute("pragma query_only = on")
-        tables = {name for (name,) in self._db.execute("select name from sqlite_master where type = 'table'")}
-        if not {"blocks", "cells", "failures"} <= tables:
-            self._db.close()
-            raise AkeError(f"{self.path}: not a store of results")
+        if not {"blocks", "cells", "failures"} <= self._tables():
+            self._refuse()
+
+    def _tables(self) -> set[str]:
+        return {name for (name,) in self._db.execute("select name from sqlite_master where type = 'table'")}
+
+    def _refuse(self) -> None:
+        """A database of another program, which is left as it is."""
+        self._db.close()
+        raise AkeError(f"{self.path}: not a store of results")
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

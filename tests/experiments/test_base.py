@@ -10,6 +10,7 @@ import json
 import statistics
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import scipy.stats
@@ -202,7 +203,7 @@ def test_errors_that_a_block_may_die_of(own, tmp_path, error):
         report = run(blocks([job(data=own, compute=dies)]), kept, "cpu")
         assert report.failed == [
             (
-                f"gcn on {own}",
+                f"gcn on {own}, 2 epochs",
                 f"{type(error).__name__}: {error!s}" if str(error) else f"{type(error).__name__}: no message",
             )
         ]
@@ -219,7 +220,7 @@ def test_a_seed_that_fails_leaves_the_others(own, tmp_path):
         report = run(blocks([job(data=own, seeds=3, compute=one_fails)]), kept, "cpu")
         assert report.done == 1
         assert [c.seed for c in kept.cells()] == [0, 2]
-        assert report.failed == [(f"gcn on {own}, split 0, seed 1", "seed 1: the loss became NaN")]
+        assert report.failed == [(f"gcn on {own}, 2 epochs, split 0, seed 1", "seed 1: the loss became NaN")]
         assert kept.failures() == report.failed
 
 
@@ -535,12 +536,12 @@ def test_reproduce_with_a_failure_and_once_more(command, grid, tmp_path):
     ran = command("reproduce", "made-up", "--device", "cpu")
     assert ran.code == 1
     assert ran.err.splitlines()[-1].startswith("akegnn: 1 of 3 blocks failed: gcn on ")
-    assert ran.err.splitlines()[-1].endswith(", bad: RuntimeError: no room")
+    assert ran.err.splitlines()[-1].endswith(", bad, 2 epochs: RuntimeError: no room")
     assert "Traceback" not in ran.err
     assert "| gcn | digits | base | 2 |" in ran.out
     assert "| gat | digits | base | 2 |" in ran.out, "the others went on"
     assert "| bad |" not in ran.out
-    assert {p.name for p in (tmp_path / "results").iterdir()} >= {
+    assert {p.name for p in (tmp_path / "runs/reproduced").iterdir()} >= {
         "store.sqlite",
         *(f"made-up.{e}" for e in ("csv", "md", "png", "svg")),
     }
@@ -604,8 +605,41 @@ def test_what_lasts_as_long_as_said_is_not_the_protocols(command, grid, monkeypa
     assert command("reproduce", "made-up", "--render").out == whole.out
     assert command("reproduce", "made-up", "--render", "--epochs", "1").out == short.out
     assert command(*given, "--epochs", "1", "--seeds", "3").out == short.out
+    assert {p.name.partition(".")[0] for p in Path("runs/reproduced").iterdir()} == {
+        "store",
+        "made-up",
+        "made-up-1-epochs",
+    }
+    shown_blocks = command("results", "show").out
+    assert ", 1 epoch " in shown_blocks
     bad = command(*given, "--epochs", "0")
     assert (bad.code, bad.err) == (2, "akegnn: --epochs 0: must be at least 1\n")
+
+
+def test_nothing_is_written_over_by_nothing(command, grid, tmp_path):
+    """A run that fails, or a look at what is not there, leaves the tables that are there."""
+    given = ("reproduce", "made-up", "--device", "cpu")
+    assert command(*given).code == 1, "one of three fails"
+    tables = {p: p.read_bytes() for p in (tmp_path / "runs/reproduced").glob("made-up.*")}
+    assert len(tables) == 5
+    failed = command(*given, "--only", "bad")
+    assert (failed.code, "akegnn: wrote nothing" in failed.err) == (1, True)
+    rendered = command(*given, "--render", "--only", "bad", "--seeds", "7")
+    assert (rendered.code, rendered.err) == (2, "akegnn: runs/reproduced/store.sqlite: has nothing of made-up\n")
+    rendered = command(*given, "--render", "--epochs", "3")
+    assert rendered.err == "akegnn: runs/reproduced/store.sqlite: has nothing of made-up with 3 epochs\n"
+    assert {p: p.read_bytes() for p in tables} == tables
+
+
+def test_one_run_is_not_shown_as_certain(table):
+    experiment, wanted, kept = table
+    first, second = entries(experiment, wanted, kept)[:2]
+    one = dataclasses.replace(
+        second, score=dataclasses.replace(second.score, n=1), gain=dataclasses.replace(second.gain, n=1, over="splits")
+    )
+    line = to_markdown(experiment, [first, one]).splitlines()[-1]
+    mean, gain = 100 * one.score.mean, 100 * one.gain.mean
+    assert f"| 1 | {mean:.2f} | {gain:+.2f}, 1 split | " in line
 
 
 def test_render_without_a_store_is_refused_and_writes_nothing(command, grid, tmp_path):
@@ -624,7 +658,16 @@ def test_reproduce_lists_what_there_is(command):
     ("arguments", "line"),
     [
         (["reproduce", "table9"], "reproduce: 'table9' is not one of table1, "),
-        (["reproduce", "made-up", "--only", "sgc"], "--only sgc: nothing in made-up; it has gcn/"),
+        (
+            ["reproduce", "made-up", "--only", "sgc"],
+            "--only sgc: nothing in made-up; it has gcn/digits, bad/digits, gat/",
+        ),
+        (
+            ["reproduce", "made-up", "--only", "gxt/digits"],
+            "--only gxt/digits: nothing in made-up; did you mean gat/digits",
+        ),
+        (["reproduce", "made-up", "--device", "tpu"], "device: 'tpu' is not one of auto, cpu, cuda"),
+        (["reproduce", "made-up", "--out", "/dev/null"], "/dev/null: is a file, a folder is wanted"),
         (["reproduce", "made-up", "--store", "/dev/null/s"], "/dev/null/s: cannot be written ("),
         (["results", "show", "no.sqlite"], "no.sqlite: no such store"),
         (["results", "merge", "a.sqlite", "no.sqlite"], "no.sqlite: no such store"),
@@ -645,7 +688,7 @@ def test_results_merge(command, tmp_path):
     assert command("results", "merge", "mine.sqlite", "other.sqlite") == Ran(0, expected, "")
     assert "0 blocks taken over, 1 were here already" in command("results", "merge", "mine.sqlite", "other.sqlite").out
     [told] = json.loads(command("results", "show", "mine.sqlite", "--json").out)
-    assert (told["block"], told["cells"], told["seconds"]) == ("gcn on cora", 1, 1.0)
+    assert (told["block"], told["scores"], told["seconds"]) == ("gcn on cora", 1, 1.0)
 
 
 def test_an_error_with_brackets_is_shown_as_it_is(command, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 from torch import nn
+from torch_geometric.data import Data
 
 from akegnn.tasks import NodeTask, make_task
 from akegnn.views import MaskFeatures, Original
@@ -95,6 +96,14 @@ def test_an_unknown_metric():
 def test_floor_is_the_score_of_the_commonest_training_class():
     # Training labels are 0 1 2 0 0 0, test labels 2 0 1 0.
     assert task().floor() == 0.5
+
+
+def test_floor_of_equally_common_classes_is_of_the_one_that_validation_has_most_of():
+    """As on the citation graphs, where every class has twenty training nodes."""
+    data = Data(x=torch.eye(9), edge_index=torch.tensor([[0, 1], [1, 0]]), y=torch.tensor([0, 1, 2, 2, 2, 0, 2, 2, 1]))
+    for part, nodes in (("train", [0, 1, 2]), ("val", [3, 4, 5]), ("test", [6, 7, 8])):
+        data[f"{part}_mask"] = torch.zeros(9, dtype=torch.bool).index_fill(0, torch.tensor(nodes), True)
+    assert make_task(data).floor() == pytest.approx(2 / 3)
 
 
 def test_floor_is_measured_by_the_metric():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import resource
 import time
@@ -47,7 +48,9 @@ class Job:
     @property
     def label(self) -> str:
         """As people see it."""
-        return f"{self.model} on {self.data}" + (f", {self.row}" if self.row != self.model else "")
+        epochs = self.settings.get("epochs", 0)
+        length = f", {epochs} epoch{'s' * (epochs > 1)}" if epochs else ""
+        return f"{self.model} on {self.data}" + (f", {self.row}" if self.row != self.model else "") + length
 
     def plan(self, device: str, data_root: str | Path | None) -> Plan:
         """The settled run."""
@@ -76,6 +79,7 @@ class Experiment:
     name: str
     about: str
     jobs: Callable[[], Sequence[Job]]
+    file: str = ""  # what its files are called, where that is not its name
     axis: str = ""  # what the axis of a line plot is; without, differences are plotted with their intervals
     base: str = "base"  # what lines are compared with
     timed: bool = False  # whether it is about seconds: they are shown, and the paper's numbers are seconds
@@ -106,6 +110,7 @@ class Experiment:
             self,
             jobs=lambda: [dataclasses.replace(j, settings={**j.settings, "epochs": epochs}) for j in self.jobs()],
             note=f"{said} {self.note}".strip(),
+            file=f"{self.name}-{epochs}-epochs",
         )
 
     def chosen(self, seeds: int | None = None, splits: int | None = None, only: Sequence[str] = ()) -> list[Job]:
@@ -115,7 +120,7 @@ class Experiment:
                 raise AkeError(f"--{name} {count}: must be at least 1")
         jobs = [j for j in self.jobs() if not only or any(_matches(j, word) for word in only)]
         if not jobs:
-            raise AkeError(f"--only {', '.join(only)}: nothing in {self.name}; it has {_names(self.jobs())}")
+            raise AkeError(f"--only {', '.join(only)}: nothing in {self.name}; {_meant(self.jobs(), only)}")
         seeded = [dataclasses.replace(j, seeds=seeds or j.seeds) for j in jobs]
         return [dataclasses.replace(j, splits=min(splits or j.splits, j.splits)) for j in seeded]
 
@@ -130,8 +135,13 @@ def _matches(job: Job, word: str) -> bool:
     return word in (job.model, job.data, job.row, f"{job.model}/{job.data}", f"{job.row}/{job.column}")
 
 
-def _names(jobs: Sequence[Job]) -> str:
-    return ", ".join(dict.fromkeys(f"{j.model}/{j.data}" for j in jobs))
+def _meant(jobs: Sequence[Job], only: Sequence[str]) -> str:
+    """The names that come nearest to what was asked for, or all where there are few."""
+    names = list(dict.fromkeys(f"{j.row}/{j.column}" for j in jobs))
+    near = [n for word in only for n in difflib.get_close_matches(word, names, 3)]
+    if near:
+        return f"did you mean {' or '.join(dict.fromkeys(near))}?"
+    return f"it has {', '.join(names[:12])}" + (f" and {len(names) - 12} more" if len(names) > 12 else "")
 
 
 # ---- computing -------------------------------------------------------------------------------------------------------

@@ -180,13 +180,14 @@ def to_markdown(experiment: Experiment, found: Sequence[Entry]) -> str:
         gain, p = "", ""
         if e.gain is not None:
             g = e.gain
-            gain = f"{100 * g.mean:+.2f} [{100 * g.low:+.2f}, {100 * g.high:+.2f}], {g.n} {g.over}"
+            sure = f" [{100 * g.low:+.2f}, {100 * g.high:+.2f}]" if g.n > 1 else ""  # one pair says nothing of others
+            gain = f"{100 * g.mean:+.2f}{sure}, {g.n} {g.over if g.n > 1 else g.over.removesuffix('s')}"
             p = _p(e.p_holm) or "-"
         floor = f"{100 * e.floor:.1f}" if e.floor is not None else "-"
         paper = f"{e.paper[0]:g}" + (f" ± {e.paper[1]:g}" if len(e.paper) > 1 else "") if e.paper else "-"
         if experiment.timed:
             paper = f"{e.seconds:.3g} | " + (f"{e.paper_seconds:g}" if e.paper_seconds is not None else "-")
-        score = f"{100 * e.score.mean:.2f} ± {100 * e.score.deviation:.2f}"
+        score = f"{100 * e.score.mean:.2f}" + (f" ± {100 * e.score.deviation:.2f}" if e.score.n > 1 else "")
         cells = [e.row, e.column, e.method, str(e.score.n), score, gain, p, floor, str(e.passes), f"{e.parameters:,}"]
         cells.append(paper)
         lines.append("| " + " | ".join(cells) + " |")
@@ -234,7 +235,7 @@ def figure(
         plot.suptitle(experiment.name, fontsize="large")
         written = []
         for ending in ("png", "svg"):
-            path = folder / f"{experiment.name}.{ending}"
+            path = folder / f"{experiment.file or experiment.name}.{ending}"
             plot.savefig(path, dpi=150, metadata={"Date": None} if ending == "svg" else None)
             written.append(path)
         plt.close(plot)
@@ -320,7 +321,7 @@ def write(
     """CSV, the rows it is made of, Markdown and figure of an experiment, from the blocks that are in the store."""
     texts = {"csv": to_csv(found), "rows.csv": to_rows(lines_of(wanted, store)), "md": to_markdown(experiment, found)}
     histories = store.histories([b.key for b in wanted])
-    paths = [folder / f"{experiment.name}.{ending}" for ending in texts]
+    paths = [folder / f"{experiment.file or experiment.name}.{ending}" for ending in texts]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in zip(paths, texts.values(), strict=True):

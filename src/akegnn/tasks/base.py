@@ -166,7 +166,10 @@ class Task(ABC):
 
     @abstractmethod
     def floor(self) -> float | None:
-        """Test score of always predicting the commonest training class; ``None`` if there is no such thing."""
+        """Test score of always predicting the commonest class; ``None`` if there is no such thing.
+
+        Commonest among those to train on; where several are, among these by those to validate on.
+        """
 
     def combine(self, predictions: Sequence[Tensor]) -> Tensor:
         """The ensemble's prediction: majority vote, ties by mean probability."""
@@ -206,7 +209,8 @@ class Classification(Task):
         return cross_entropy(*self.part(prediction, part))
 
     def floor(self) -> float | None:
-        commonest = self.labels[self.parts["train"]].bincount().argmax()
+        train, val = (self.labels[self.parts[p]].bincount(minlength=self.outputs) for p in ("train", "val"))
+        commonest = (train * (len(self.labels) + 1) + val).argmax()
         constant = torch.zeros(len(self.labels), self.outputs, device=self.labels.device)
         constant[:, commonest] = 1
         return self.score(constant, "test")
