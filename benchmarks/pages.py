@@ -122,7 +122,7 @@ def summary() -> str:
     found = places("strong")
     lines = []
     for about, chosen in (
-        ("Citation graphs", {k: v for k, v in found.items() if k[1] in CITATION and k[0] != "grand"}),
+        ("Citation graphs without GRAND", {k: v for k, v in found.items() if k[1] in CITATION and k[0] != "grand"}),
         ("Geom-GCN sets", {k: v for k, v in found.items() if k[1] not in CITATION}),
     ):
         for other in ("ensemble+FT", "FT", "base"):
