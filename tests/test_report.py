@@ -429,7 +429,11 @@ def test_cells_that_no_experiment_names_are_shown(store, tmp_path):
     found = {r["place"]: r for r in rows_of(grid)}
     assert found[f"net on {NASTY}", NASTY, "a"]["seeds"] == {(0, 0): 0.5, (0, 1): 0.6, (1, 0): 0.5, (1, 1): 0.6}
     assert found[f"net on {NASTY}", NASTY, "a"]["difference"] == [0, 0, 0]
-    assert {p[0] for p in found} == {f"net on {NASTY}", "gcn on digits, 4 bins", "gcn on digits, 10 bins"}
+    assert {p[0] for p in found} == {
+        f"net on {NASTY}",
+        "gcn on digits, 4 bins, 2 epochs",
+        "gcn on digits, 10 bins, 2 epochs",
+    }
     assert NASTY not in page.read_text()
 
 
@@ -459,6 +463,7 @@ def as_stored(job: Job, cells: list[list[int]]) -> dict[str, Any]:
     said = {**base._said(job), "data": job.data, "model": job.model}
     block = {"settings": said, "methods": list(job.methods), "cells": cells}
     block |= base._revisions(said, job.methods)
+    block |= {"epochs": job.settings["epochs"]} if "epochs" in job.settings else {}
     return block | ({"compute": job.compute.__qualname__} if job.compute else {})
 
 
@@ -482,6 +487,7 @@ def test_other_settings_do_not_belong():
         job(settings={**QUICK, "phases": {"initial": "shared"}}),
         job(settings={**QUICK, "labels_per_class": 5}),
         job(settings={**QUICK, "resample": "epoch"}),
+        job(settings={**QUICK, "epochs": 3}),
         job(methods=("single",)),
         job(data="cora"),
         job(model="gat"),
