@@ -122,6 +122,40 @@ def test_small_columns_are_solved_as_well_as_large_ones() -> None:
     assert distance(equations.solve() / truth, torch.ones_like(truth)) < 1e-5
 
 
+def test_weights_that_are_too_large_cost_as_little_as_it_takes() -> None:
+    """A channel that is next to nothing, at a few nodes, would be read with a weight of a hundred million."""
+    x, _ = rows_of(0, 40, 3, 1)
+    x = torch.cat([x, torch.zeros(40, 1, dtype=torch.float64), torch.full((40, 1), 1e-6, dtype=torch.float64)], 1)
+    x[:2, 3] = 1e-8
+    y = x[:, :3] @ torch.tensor([[1.0], [2.0], [-1.0]], dtype=torch.float64) + 3.0
+    y[:2] += 1.0
+    equations = Equations()
+    equations.add(x, y)
+    least = equations.solve(limit=1e12)
+    assert torch.equal(least, equations.solve())
+    assert float(least[3].abs()) > 1e7
+    limited = equations.solve(limit=50.0, free=1)
+    assert float(limited[:4].abs().max()) <= 50.0
+    assert float(limited[4]) > 1e6, "a bias may be as large as it takes"
+    without = torch.linalg.lstsq(x[:, [0, 1, 2, 4]], y).solution
+    error, best = (
+        (x @ w - y).square().sum() for w in (limited, torch.cat([without[:3], torch.zeros(1, 1), without[3:]]))
+    )
+    assert float(error) < 1.001 * float(best), "what is left is what cannot be had without it"
+
+
+def test_channels_that_are_next_to_nothing_are_not_blown_up() -> None:
+    """As basis functions they are as good as any; but weights of 1e8 are no place to go on from."""
+    data, networks = graph64(), several(lambda: still("gcn", num_layers=3))
+    with torch.no_grad():
+        for network in networks:
+            network.convs[0].lin.weight[0] *= 1e-9
+            network.convs[0].bias[0] *= 1e-9
+    made = merged(networks, data)[0]
+    largest = max(float(v.abs().max()) for n in networks for v in n.state_dict().values())
+    assert max(float(v.abs().max()) for v in made.state_dict().values()) <= 100 * largest
+
+
 def literal_error(readers: list[tuple[Tensor, Tensor]], units: int, free: int, chosen: list[int]) -> float:
     """The share of the targets that the chosen units leave unexplained, summed over readers."""
     total = 0.0

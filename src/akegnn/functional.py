@@ -29,6 +29,8 @@ from .forward import arguments
 
 State = dict[str, Tensor]
 RIDGE = 1e-10  # of each column's square: keeps dead and repeated channels from dividing by zero
+LARGEST = 100.0  # times the largest weight of the networks: what a weight that replaces theirs may come to
+COSTS = (0.0, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)  # of weights, in columns' mean squares: the first that keeps to that
 
 
 @dataclass(frozen=True)
@@ -60,16 +62,27 @@ class Equations:
         self.right = self.right + columns.mT @ targets
         self.square += float(targets.square().sum())
 
-    def solve(self, chosen: Tensor | None = None) -> Tensor:
-        """The weights ``[F, O]`` of all columns, or of the chosen ones."""
+    def solve(self, chosen: Tensor | None = None, limit: float | None = None, free: int = 0) -> Tensor:
+        """The weights ``[F, O]`` of all columns, or of the chosen ones.
+
+        With a ``limit``, weights cost as much as keeps them below it, but for those of the last ``free`` columns.
+        Without, channels of GCNII that are 1e-8 at a few nodes are read with weights of 1e7: right, but no place to go
+        on from.
+        """
         assert isinstance(self.gram, Tensor)
         assert isinstance(self.right, Tensor)
         gram, right = self.gram, self.right
         if chosen is not None:
             gram, right = gram[chosen][:, chosen], right[chosen]
-        scale = _scale(gram)
-        gram = gram * scale * scale[:, None] + RIDGE * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-        return scale[:, None] * torch.linalg.solve(gram, scale[:, None] * right)
+        size = len(gram) - free
+        mean = gram.diagonal()[:size].sum() / max(size, 1)
+        for cost in COSTS:
+            weights = _solved(
+                gram + torch.diag((torch.arange(len(gram), device=gram.device) < size) * cost * mean), right
+            )
+            if limit is None or float(weights[:size].abs().amax()) <= limit:
+                break
+        return weights
 
     def without_last(self) -> Equations:
         """The same once the last column explains its part, at no cost: that is what a bias does."""
@@ -79,6 +92,12 @@ class Equations:
         share = self.gram[:-1, -1:] / own
         gram, right = self.gram[:-1, :-1] - share @ self.gram[-1:, :-1], self.right[:-1] - share @ self.right[-1:]
         return Equations(gram, right, max(self.square - float(self.right[-1].square().sum() / own), 0.0))
+
+
+def _solved(gram: Tensor, right: Tensor) -> Tensor:
+    scale = _scale(gram)
+    gram = gram * scale * scale[:, None] + RIDGE * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    return scale[:, None] * torch.linalg.solve(gram, scale[:, None] * right)
 
 
 def _scale(gram: Tensor) -> Tensor:
@@ -395,7 +414,13 @@ class _Merge:
             if site.blocks:
                 columns = [columns[where]]
             equations.add(torch.cat([*columns, *([one] if one is not None else [])], 1), targets)
-        return list(equations.solve().split([c.shape[1] for c in [*columns, *([one] if one is not None else [])]]))
+        free = [one] if one is not None else []
+        weights = equations.solve(limit=self.limit(layer), free=len(free))
+        return list(weights.split([c.shape[1] for c in (*columns, *free)]))
+
+    def limit(self, layer: Layer) -> float:
+        """What the weights by which a layer reads may come to."""
+        return LARGEST * max(float(s[slot.name].abs().amax()) for s in self.originals for slot in layer.inputs)
 
     def output(self, site: _Reader, layer: Layer, network: int, batch: int) -> Tensor:
         """What a layer of an original network gave; of attention, what enters it."""
@@ -573,7 +598,7 @@ class _Merge:
                 every = self.tail(torch.cat([*columns, *([one] if one is not None else [])], 1), 0)
                 equations.add(every, targets[b] - (self.tail(base, 0) if base.shape == targets[b].shape else 0.0))
             sizes = [c.shape[1] for c in columns] + ([1] if one is not None else [])
-            weights = list(equations.solve().split(sizes))
+            weights = list(equations.solve(limit=self.limit(layer), free=int(one is not None)).split(sizes))
             self.write(site, layer, weights, range(len(self.states)), layer.channels)
 
     def ensemble(self, site: _Reader) -> list[Tensor]:

@@ -178,7 +178,7 @@ class Population:
                 self.state = before
         if in_step:
             raise AkeError(f"model: its networks cannot be trained in step ({reason})")
-        if len(self) > 1:
+        if len(self) > 1 and reason:
             say(f"{phase}, {replicas[0].network}: {len(self)} networks one after another ({reason})")
         return [self._train_alone(i, trainer, replica, phase) for i, replica in enumerate(replicas)]
 
@@ -219,7 +219,7 @@ class Population:
         try:
             each = _needed(self, trainer, replicas, phase)
             if trainer.task.device.type == "cpu" and each > CACHE and not (in_step or trainer.chunk or len(self) == 1):
-                raise _NotVectorisable("of this size they are faster so on a CPU")
+                raise _NotVectorisable("")  # it is faster so, and nothing that a person need know
             fitting = max(1, int(0.6 * _free_memory(trainer.task.device) / each))
         except (torch.OutOfMemoryError, MemoryError):
             fitting = 1
