@@ -151,7 +151,7 @@ PAGES: dict[str, dict[str, Callable[[str], str]]] = {
         "table4a": compared,
         "table4b": compared,
         "table2": beside,
-        "table5": costs,
+        "table5-2-epochs": costs,
         **dict.fromkeys(("exchange", "openings", "iterations", "channels", "views", "depth", "few-shot"), study),
     },
     "docs/recipe.md": {"strong": strong, "strong-tasks": strong, "summary": lambda _: summary()},

@@ -232,7 +232,7 @@ def figure(
         else:
             gains = [e for e in found if e.gain is not None and not aside(e.method)] or list(found)
             plot = _panels(plt, gains)
-        plot.suptitle(experiment.name, fontsize="large")
+        plot.suptitle(experiment.file or experiment.name, fontsize="large")
         written = []
         for ending in ("png", "svg"):
             path = folder / f"{experiment.file or experiment.name}.{ending}"
