@@ -213,12 +213,17 @@ CHOICES = (  # which candidates there are; the one with the best validation scor
 )
 
 
-def table(rows: list[dict[str, str]]) -> str:
-    """Each ingredient's paired difference in score on held nodes, over all networks and splits of a regime."""
+def by_place(rows: list[dict[str, str]]) -> dict[tuple[str, str, str], dict[str, dict[str, str]]]:
+    """The rows of each dataset, backbone and split, by variant."""
     found: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
     for r in rows:
         found.setdefault((r["dataset"], r["backbone"], r["split"]), {})[r["variant"]] = r
-    places = list(found.items())
+    return found
+
+
+def table(rows: list[dict[str, str]]) -> str:
+    """Each ingredient's paired difference in score on held nodes, over all networks and splits of a regime."""
+    places = list(by_place(rows).items())
     lines = [
         "| ingredient | compared with | few labels: difference [95 %], n, p | many labels: difference [95 %], n, p |",
         "| --- | --- | --- | --- |",

@@ -27,7 +27,7 @@ from akegnn.phases import Bench, Networks
 from akegnn.settings import Exchange, Phases
 from akegnn.training import Targets
 from akegnn.views import CorruptFeatures, DropEdges, MaskFeatures, Subgraph, View
-from recipe import CITATION, Lab, average, command, difference, held
+from recipe import CITATION, Lab, average, by_place, command, difference, held
 
 WEIGHT, POWER, ROUNDS = 0.9, 4.0, 4
 VIEWS = [kind(0.3, resample="epoch") for kind in (MaskFeatures, CorruptFeatures, DropEdges, Subgraph)]
@@ -235,9 +235,7 @@ VARIANTS = _variants()
 
 def table(rows: list[dict[str, str]]) -> str:
     """Each form of exchange over the base, and each way of teaching over the recipe's, by regime."""
-    found: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
-    for r in rows:
-        found.setdefault((r["dataset"], r["backbone"], r["split"]), {})[r["variant"]] = r
+    found = by_place(rows)
 
     def over(new: str, old: str, few: bool) -> str:
         both = [v for k, v in found.items() if (k[0] in CITATION) is few and new in v and old in v]

@@ -951,6 +951,7 @@ def test_a_stream_beside_another_layer_at_another_width():
     [
         (lambda a, b, d: exchange(a, [], strategy="functional", data=d), "source: at least one"),
         (lambda a, b, d: exchange(a, b, strategy="functional", data=d.x), "data: must be a graph"),
+        (lambda a, b, d: exchange(a, b, strategy="functional", data=[d, None]), "data: must be a graph"),
         (lambda a, b, d: exchange(a, b, strategy="functional", data=broken(d)), "data.x: contains NaN"),
         (lambda a, b, d: exchange(a, b, keep=False), "keep: only for strategy 'functional'"),
         (lambda a, b, d: exchange(a, b, inner=True), "inner: only for strategy 'functional'"),
@@ -971,7 +972,7 @@ def test_a_stream_beside_another_layer_at_another_width():
         ),
     ],
     ids=[
-        *("no source", "features", "nan", "keep", "inner", "widths of a stream"),
+        *("no source", "features", "a list with a hole", "nan", "keep", "inner", "widths of a stream"),
         *("str", "none", "state", "another network", "another layer"),
     ],
 )

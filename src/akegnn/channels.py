@@ -278,6 +278,13 @@ def channel_map(
     return ChannelMap(tuple(layers), {n: w for n, w in stays.items() if n not in used}, shapes)
 
 
+def check_finite(tensors: Mapping[str, Tensor], names: Iterable[str]) -> None:
+    """A NaN or an infinity would make every comparison meaningless."""
+    for name in names:
+        if not bool(torch.isfinite(tensors[name]).all()):
+            raise AkeError(f"{name}: weights must be finite to be exchanged, found NaN or infinity")
+
+
 def explain(
     model: nn.Module, data: Data | None = None, override: Mapping[str, Layer | None] | None = None
 ) -> Explanation:

@@ -28,7 +28,7 @@ from .exchange import Swap
 from .exchange import exchange as exchange_networks
 from .experiments import EXPERIMENTS, Shard
 from .fit import Plan, Results, as_device, number_list, plan
-from .forward import forward
+from .forward import cast, forward, precision_of
 from .models import build, complete_arguments, find_class
 from .progress import Display
 from .report import write as write_report
@@ -36,7 +36,7 @@ from .settings import Exchange, Settings, from_toml
 from .store import Store
 from .strategies import STRATEGIES
 from .tasks import TASKS, LinkTask, make_task
-from .tasks.base import cast, check_graph, precision_of
+from .tasks.base import check_graph
 from .trackers import TRACKERS, Tracker
 from .training import Epoch
 from .views import VIEWS, from_spec

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from .channels import ChannelMap, Layer, Slot, channel_map
+from .channels import ChannelMap, Layer, Slot, channel_map, check_finite
 from .errors import AkeError
+from .forward import cast, precision_of
 from .functional import Pick, merge
 from .settings import Exchange, derive
 from .strategies import Choice, Strategy, adaptive
@@ -527,14 +528,6 @@ def _describe(choice: Choice, jobs: list[_Job], replicas: int, step: int, source
             yield Swap(job.layer.name, step, source, target, i, r, found, before, after, job.width, replica)
 
 
-def check_finite(stacks: Mapping[str, Tensor], layers: Sequence[Layer]) -> None:
-    """A NaN or an infinity would make every comparison meaningless."""
-    for layer in layers:
-        for slot in layer.weights:
-            if not bool(torch.isfinite(stacks[slot.name]).all()):
-                raise AkeError(f"{slot.name}: weights must be finite to be exchanged, found NaN or infinity")
-
-
 # ---- on modules ------------------------------------------------------------------------------------------------------
 
 
@@ -600,21 +593,20 @@ def exchange(
 def _merge_modules(
     target: nn.Module, sources: list[nn.Module], data: Data | Sequence[Data] | None, keep: bool, inner: bool
 ) -> list[Swap]:
-    batches = [data] if data is None or isinstance(data, Data) else list(data)
-    for batch in batches:
-        if batch is not None and not isinstance(batch, Data):
-            raise AkeError(f"data: must be a graph or a list of them, is a {type(batch).__name__}")
-        if batch is not None and batch.x is not None and not bool(torch.isfinite(batch.x.to_dense()).all()):
-            raise AkeError("data.x: contains NaN or infinite features")
-    if not batches or data is None:
+    batches = [] if data is None else [data] if isinstance(data, Data) else list(data)
+    if not batches:
         raise AkeError("data: strategy 'functional' needs a graph, to see what channels compute; pass data= (--data)")
+    for batch in batches:
+        if not isinstance(batch, Data):
+            raise AkeError(f"data: must be a graph or a list of them, is a {type(batch).__name__}")
+        if batch.x is not None and not bool(torch.isfinite(batch.x.to_dense()).all()):
+            raise AkeError("data.x: contains NaN or infinite features")
     if not sources:
         raise AkeError("source: at least one network is needed")
     networks = [target, *sources] if keep else sources
     for network in sources:
         _check_layers(target, network)
-    precision = next((p.dtype for p in target.parameters() if p.is_floating_point()), torch.float32)
-    batches = [copy.copy(b).apply(lambda t: t.to(precision) if t.is_floating_point() else t) for b in batches if b]
+    batches = [cast(batch, precision_of(target)) for batch in batches]
     modes = [(m, m.training) for n in networks for m in n.modules()]
     found = channel_map(target, batches[0])
     maps = [found if n is target else channel_map(n, batches[0]) for n in networks]
@@ -698,7 +690,7 @@ def exchange_populations(
     names = {s.name for x in chosen for s in (*x.weights, *x.travels, *(x.readers if way.neuron else ()))}
     with torch.no_grad():
         stacks = {name: torch.stack([state[name] for state in giving]) for name in sorted(names)}
-        check_finite(stacks, chosen)
+        check_finite(stacks, (slot.name for layer in chosen for slot in layer.weights))
         if steps is None:
             steps = list(ring_steps(len(states), how.iterations))
         swaps = ring(stacks, chosen, way, steps=steps, channels=how.channels, bins=how.bins, seeds=seeds, record=record)

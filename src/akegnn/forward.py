@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
@@ -55,6 +57,17 @@ def forget(model: nn.Module) -> nn.Module:
         for name in [n for n, v in vars(module).items() if n.startswith("_cached") and v is not None]:
             setattr(module, name, None)
     return model
+
+
+def precision_of(model: nn.Module) -> torch.dtype:
+    """The precision of a network's parameters."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+
+def cast(data: Data, dtype: torch.dtype) -> Data:
+    """A graph with its floating-point tensors in another precision."""
+    change = lambda t: t.to(dtype) if t.is_floating_point() and t.dtype != dtype else t  # noqa: E731
+    return copy.copy(data).apply(change)
 
 
 def _tensor(model: nn.Module, output: object) -> Tensor:

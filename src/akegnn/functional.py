@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch_geometric.data import Data
 
-from .channels import ChannelMap, Layer, Slot, rule_of
+from .channels import ChannelMap, Layer, Slot, check_finite, rule_of
 from .errors import AkeError
 from .forward import arguments
 
@@ -716,9 +716,8 @@ def merge(
         target: the channel map of the network to be made, where its widths are others than the first's.
         inner: whether outputs are embeddings that are compared by inner products.
     """
-    for name, value in ((n, v) for state in states for n, v in state.items()):
-        if not bool(torch.isfinite(value).all()):
-            raise AkeError(f"{name}: weights must be finite to be exchanged, found NaN or infinity")
+    for state in states:
+        check_finite(state, state)
     wanted = {x.name: x.channels for x in (target or maps[0]).layers}
     pool = dict.fromkeys(wanted, 0)
     for m in maps:

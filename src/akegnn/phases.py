@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from .channels import ChannelMap, Layer, channel_map
 from .errors import AkeError, RunFailed
 from .exchange import Swap, as_swaps, exchange_populations
-from .forward import forward
+from .forward import forward, precision_of
 from .functional import merge
 from .models import Factory
 from .population import Hook, Population, Replica
 from .settings import Exchange, Phases
 from .strategies import strategy
 from .tasks import Task
-from .tasks.base import check_outputs, in_precision, precision_of
+from .tasks.base import check_outputs, in_precision
 from .training import Epoch, Targets, Trainer
 from .views import Original, View
 

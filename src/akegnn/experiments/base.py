@@ -79,13 +79,18 @@ class Experiment:
     name: str
     about: str
     jobs: Callable[[], Sequence[Job]]
-    file: str = ""  # what its files are called, where that is not its name
+    aside: str = ""  # added to its name, where it is not the experiment as it stands
     axis: str = ""  # what the axis of a line plot is; without, differences are plotted with their intervals
     base: str = "base"  # what lines are compared with
     timed: bool = False  # whether it is about seconds: they are shown, and the paper's numbers are seconds
     shown: tuple[str, ...] = ()  # lines in the table, in order; empty: all
     note: str = ""
     draw: Callable[[Any, Mapping[str, list[dict[str, Any]]]], None] | None = None  # on axes, from the epochs
+
+    @property
+    def stem(self) -> str:
+        """What its files are called."""
+        return self.name + self.aside
 
     def at(self, data_root: str | Path | None) -> Experiment:
         """The same with the datasets that lie there: an official one in place of its substitute."""
@@ -110,7 +115,7 @@ class Experiment:
             self,
             jobs=lambda: [dataclasses.replace(j, settings={**j.settings, "epochs": epochs}) for j in self.jobs()],
             note=f"{said} {self.note}".strip(),
-            file=f"{self.name}-{epochs}-epochs",
+            aside=f"-{epochs}-epochs",
         )
 
     def chosen(self, seeds: int | None = None, splits: int | None = None, only: Sequence[str] = ()) -> list[Job]:

@@ -232,10 +232,10 @@ def figure(
         else:
             gains = [e for e in found if e.gain is not None and not aside(e.method)] or list(found)
             plot = _panels(plt, gains)
-        plot.suptitle(experiment.file or experiment.name, fontsize="large")
+        plot.suptitle(experiment.stem, fontsize="large")
         written = []
         for ending in ("png", "svg"):
-            path = folder / f"{experiment.file or experiment.name}.{ending}"
+            path = folder / f"{experiment.stem}.{ending}"
             plot.savefig(path, dpi=150, metadata={"Date": None} if ending == "svg" else None)
             written.append(path)
         plt.close(plot)
@@ -321,7 +321,7 @@ def write(
     """CSV, the rows it is made of, Markdown and figure of an experiment, from the blocks that are in the store."""
     texts = {"csv": to_csv(found), "rows.csv": to_rows(lines_of(wanted, store)), "md": to_markdown(experiment, found)}
     histories = store.histories([b.key for b in wanted])
-    paths = [folder / f"{experiment.file or experiment.name}.{ending}" for ending in texts]
+    paths = [folder / f"{experiment.stem}.{ending}" for ending in texts]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in zip(paths, texts.values(), strict=True):

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch_geometric.data import Data
 
 from ..errors import AkeError
+from ..forward import cast
 from ..views import View
 
 Metric = Callable[[Tensor, Tensor], float]
@@ -221,12 +222,6 @@ def in_precision(task: Task, dtype: torch.dtype) -> Task:
     return _changed(task, lambda value: cast(value, dtype) if isinstance(value, Data) else value)
 
 
-def cast(data: Data, dtype: torch.dtype) -> Data:
-    """A graph with its floating-point tensors in another precision."""
-    change = lambda t: t.to(dtype) if t.is_floating_point() and t.dtype != dtype else t  # noqa: E731
-    return copy.copy(data).apply(change)
-
-
 def _changed(task: Task, change: Callable[[Any], Any]) -> Task:
     def changed(value: Any) -> Any:
         if isinstance(value, Tensor | Data):
@@ -240,11 +235,6 @@ def _changed(task: Task, change: Callable[[Any], Any]) -> Task:
     task = copy.copy(task)
     task.__dict__ = {k: changed(v) for k, v in task.__dict__.items() if not k.startswith("_cached")}
     return task
-
-
-def precision_of(model: nn.Module) -> torch.dtype:
-    """The precision of a network's parameters."""
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
 
 
 def whole_labels(labels: Any) -> Tensor:
