@@ -261,6 +261,43 @@ def test_sparse_of_any_layout(given):
     close(*(torch.autograd.grad(linear(x, weight).square().sum(), weight)[0] for x in (found, wanted)))
 
 
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.6])
+def test_dropout_leaves_out_as_many_as_it_should_and_keeps_the_mean(p):
+    x = torch.full((500, 400), 3.0, requires_grad=True)
+    dropped = dropout(x, p, True)
+    kept = dropped != 0
+    deviation = math.sqrt(p * (1 - p) / x.numel())
+    assert abs(float(kept.double().mean()) - (1 - p)) < 5 * deviation
+    assert torch.allclose(dropped[kept], torch.tensor(3.0 / (1 - p)))
+    dropped.sum().backward()
+    assert torch.allclose(x.grad, kept / (1 - p))
+    assert not torch.equal(dropout(x, p, True) != 0, kept)  # drawn anew each time
+    assert torch.equal(dropout(x, p, False), x)
+
+
+def test_dropout_of_nothing_and_of_everything():
+    x = torch.randn(5, 4)
+    assert torch.equal(dropout(x, 0.0, True), x)
+    assert torch.equal(dropout(x, 1.0, True), torch.zeros(5, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_dropout_keeps_the_precision_and_its_rate_in_it(dtype):
+    x = torch.ones(1000, 500, dtype=dtype)
+    dropped = dropout(x, 0.001, True)
+    assert dropped.dtype == dtype
+    assert 380 < int((dropped == 0).sum()) < 620  # 500, give or take five deviations
+
+
+def test_replicas_drop_out_entries_of_their_own():
+    x = torch.ones(3, 20, 10)
+    draws = torch.vmap(lambda x: dropout(x, 0.5, True), randomness="different")(x)
+    shared = torch.vmap(lambda _, x: dropout(x, 0.5, True), (0, None), randomness="different")(torch.zeros(3), x[0])
+    for made in (draws, shared):
+        assert made.shape == (3, 20, 10)
+        assert not torch.equal(made[0], made[1])
+
+
 def test_dropout_of_sparse_features_keeps_the_pattern():
     x = Sparse.of(normal(200, 30))
     dropped = dropout(x, 0.25, True)

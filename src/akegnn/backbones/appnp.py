@@ -37,7 +37,7 @@ class APPNP(nn.Module):
         x = features(x)
         a = gcn_adjacency(edge_index, edge_weight, self.last.bias, x.shape[0])
         hidden = self.first(dropout(x, self.dropout, self.training)).relu()
-        z = h = self.last(nn.functional.dropout(hidden, self.dropout, self.training))
+        z = h = self.last(dropout(hidden, self.dropout, self.training))
         for _ in range(self.steps):
             z = (1 - self.alpha) * (a @ z) + self.alpha * h
         return z

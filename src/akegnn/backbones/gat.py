@@ -39,7 +39,7 @@ class GraphAttention(nn.Module):
         s = pattern.structure
         logits = leaky_relu(sends.index_select(1, s.col) + takes.index_select(1, s.row), 0.2)
         a = pattern.map(lambda absent: logits + absent).row_softmax()
-        a = a.map(lambda values: nn.functional.dropout(values, self.dropout, self.training))
+        a = a.map(lambda values: dropout(values, self.dropout, self.training))
         out = a @ h  # [H, N, C]
         out = out.transpose(0, 1).flatten(1) if self.concat else out.mean(0)
         return out + self.bias

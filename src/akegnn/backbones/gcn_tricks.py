@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot
 from torch_geometric.data import Data
 
-from ..propagate import Edges, Sparse, gcn_adjacency
+from ..propagate import Edges, Sparse, dropout, gcn_adjacency
 from .gcn import GraphConvolution
 
 EPSILON = 1 - math.log(2)  # the loss log(eps + CE) - log(eps) has slope 1 where CE is log 2: outliers weigh less
@@ -65,12 +65,12 @@ class GCNTricks(nn.Module):
                 known = one_hot((y * train_mask).view(-1), self.classes).to(x.dtype) * train_mask.view(-1, 1)
             x = torch.cat([x, known], dim=-1)
         a: Sparse = gcn_adjacency(edge_index, edge_weight, self.convs[0].bias, x.shape[0])  # type: ignore[arg-type]
-        x = nn.functional.dropout(x, self.input_dropout, self.training)
+        x = dropout(x, self.input_dropout, self.training)
         for k, conv in enumerate(self.convs):
             beside = self.besides[k](x) if self.besides else 0.0
             x = conv(x, a) + beside
             if k < len(self.convs) - 1:
-                x = nn.functional.dropout(self.norms[k](x).relu(), self.dropout, self.training)
+                x = dropout(self.norms[k](x).relu(), self.dropout, self.training)
         return x
 
     def training_loss(self, batch: Data, loss: Callable[[Tensor], Tensor]) -> Tensor:

@@ -82,8 +82,8 @@ class GCNII(nn.Module):
         x = dropout(x, self.dropout, self.training)
         h = x_0 = self.first(x).relu()
         for conv in self.convs:
-            h = conv(nn.functional.dropout(h, self.dropout, self.training), x_0, a).relu()
-        return self.last(nn.functional.dropout(h, self.dropout, self.training))
+            h = conv(dropout(h, self.dropout, self.training), x_0, a).relu()
+        return self.last(dropout(h, self.dropout, self.training))
 
 
 class DenseResidualConvolution(nn.Module):
@@ -142,6 +142,6 @@ class GCNIIDense(nn.Module):
         a = gcn_adjacency(edge_index, edge_weight, self.last.bias, x.shape[0])
         h = x_0 = self.first(dropout(x, self.dropout, self.training)).relu()
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            new = conv(nn.functional.dropout(h, self.dropout, self.training), x_0, a)
+            new = conv(dropout(h, self.dropout, self.training), x_0, a)
             h = norm(new).relu() + h
-        return self.last(nn.functional.dropout(h, self.dropout, self.training))
+        return self.last(dropout(h, self.dropout, self.training))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import global_add_pool, global_mean_pool
 
 from ..errors import AkeError
-from ..propagate import Edges, Sparse, sum_adjacency
+from ..propagate import Edges, Sparse, dropout, sum_adjacency
 
 READOUTS = {"sum": global_add_pool, "mean": global_mean_pool}
 
@@ -86,4 +86,4 @@ class GIN(nn.Module):
             x = conv(x, a)
         if self.pool:
             x = READOUTS[self.readout](x, batch)
-        return self.head(nn.functional.dropout(x, self.dropout, self.training))
+        return self.head(dropout(x, self.dropout, self.training))

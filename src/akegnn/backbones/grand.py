@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from ..forward import arguments
-from ..propagate import Edges, Features, FirstLinear, Sparse, features, gcn_adjacency
+from ..propagate import Edges, Features, FirstLinear, Sparse, dropout, features, gcn_adjacency
 
 
 class GRAND(nn.Module):
@@ -65,21 +65,21 @@ class GRAND(nn.Module):
             assert isinstance(x, Tensor)
             h = self._propagate(x if x.layout == torch.strided else x.to_dense(), a)
             h = self.norms[0](h) if self.norms else h
-            h = self.first(nn.functional.dropout(h, self.input_dropout, self.training)).relu()
+            h = self.first(dropout(h, self.input_dropout, self.training)).relu()
             h = self.norms[1](h) if self.norms else h
         else:  # nothing happens to features between steps and weights: they commute, and there are fewer columns
             b = self.first.bias
             h = (self._propagate(self.first(features(x)) - b, a) + b).relu()
-        return self.last(nn.functional.dropout(h, self.dropout, self.training))
+        return self.last(dropout(h, self.dropout, self.training))
 
     def _propagate(self, x: Tensor, a: Sparse) -> Tensor:
         """The mean of ``a^0 x`` to ``a^order x``, of features whose every node is there, or not, with all of them."""
         keep = torch.full((x.shape[0], 1), 1 - self.drop_node, dtype=x.dtype, device=x.device)
         x = x * (torch.bernoulli(keep) if self.training else keep)
-        total = x
+        total = x.clone()
         for _ in range(self.order):
             x = a @ x
-            total = total + x
+            total.add_(x)  # in place: features are wide
         return total / (self.order + 1)
 
     def training_loss(self, batch: Data, loss: Callable[[Tensor], Tensor]) -> Tensor:

@@ -51,7 +51,7 @@ class JKNetCat(nn.Module):
         for conv in self.convs:
             x = conv(dropout(x, self.dropout, self.training), a).relu()
             layers.append(x)  # type: ignore[arg-type]
-        return self.last(nn.functional.dropout(self._jump(layers), self.dropout, self.training))
+        return self.last(dropout(self._jump(layers), self.dropout, self.training))
 
 
 class JKNetMax(JKNetCat):

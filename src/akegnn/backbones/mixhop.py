@@ -77,5 +77,5 @@ class MixHop(nn.Module):
         a = gcn_adjacency(edge_index, edge_weight, self.last.bias, x.shape[0])
         x = dropout(x, self.input_dropout, self.training)
         for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = nn.functional.dropout(norm(conv(x, a)), self.dropout, self.training)
+            x = dropout(norm(conv(x, a)), self.dropout, self.training)
         return self.last(x)
