@@ -80,7 +80,7 @@ class GRAND(nn.Module):
         for _ in range(self.order):
             x = a @ x
             total.add_(x)  # in place: features are wide
-        return total / (self.order + 1)
+        return total.div_(self.order + 1)
 
     def training_loss(self, batch: Data, loss: Callable[[Tensor], Tensor]) -> Tensor:
         """Mean loss of the samples, and how far each is from their sharpened mean."""
