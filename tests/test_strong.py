@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
 from torch_geometric.data import Data
+from torch_geometric.utils import to_undirected
 
 import akegnn
 import small
 from akegnn import phases, runs
 from akegnn.backbones import GCN
 from akegnn.fit import plan
-from akegnn.methods.strong import Candidate, choose
+from akegnn.methods.strong import Candidate, choose, evenly, make, smoothed
 from akegnn.population import Population, Replica
 from akegnn.settings import Training
 from akegnn.tasks import make_task
@@ -25,7 +26,8 @@ from akegnn.training import Targets, Trainer, softened
 from akegnn.views import DropEdges, Original, Subgraph
 from small import Net, exact, graph, graphs, masked, refusal, same, still
 
-CANDIDATES = ["after exchange", "base", "merged, trained again", "merged, taught", "merged, trained on fewer edges"]
+TRAINED = ["merged, trained again", "merged, taught", "merged, taught evenly", "merged, trained on fewer edges"]
+CANDIDATES = ["after exchange", "base", *TRAINED]
 
 
 def fit(data: Any = None, model: Any = "gcn", **given: Any) -> akegnn.Result:
@@ -42,6 +44,19 @@ def parted(**given: Any) -> tuple[Data, list[int], list[int]]:
     return masked(graph(**given), train=list(range(20)), val=val, test=test), val, test
 
 
+def few(nodes: int = 90, **given: Any) -> Data:
+    """A graph of which less than a tenth is labelled for training."""
+    return masked(graph(nodes, **given), train=list(range(6)), val=list(range(6, 40)), test=list(range(40, 90)))
+
+
+def joined(data: Data, alike: bool) -> Data:
+    """The same nodes with edges within classes only, or between classes only."""
+    ends = torch.randint(len(data.y), (2, 6 * len(data.y)), generator=torch.Generator().manual_seed(7))
+    ends = ends[:, ends[0] != ends[1]]
+    data.edge_index = to_undirected(ends[:, (data.y[ends[0]] == data.y[ends[1]]) == alike])
+    return data
+
+
 def quiet(**given: Any) -> dict[str, Any]:
     return {"model_args": {"dropout": 0.0, "hidden_channels": 6}, "epochs": 6, **given}
 
@@ -49,13 +64,16 @@ def quiet(**given: Any) -> dict[str, Any]:
 # ---- what ships ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("labels", ["many", "few"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_candidate_with_the_best_validation_score_ships(seed: int) -> None:
-    data, val, test = parted()
+def test_the_candidate_with_the_best_validation_score_ships(seed: int, labels: str) -> None:
+    data = few() if labels == "few" else parted()[0]
+    val, test = (data[f"{part}_mask"].nonzero().flatten().tolist() for part in ("val", "test"))
     result = fit(data, baseline=True, seed=seed, epochs=4)
     lines = {s.name: s for s in result.scores}
     tried = [lines[n] for n in CANDIDATES if n in lines]
-    assert len(tried) == 4
+    assert len(tried) == (5 if labels == "few" else 4)
+    assert ("merged, taught evenly" in lines) is (labels == "few")
     best = max(s.validation for s in tried)
     assert result.score().validation == best
     assert result.score().test in {s.test for s in tried if s.validation == best}
@@ -76,12 +94,14 @@ def test_it_is_the_default_and_repeats() -> None:
     assert first.swaps == second.swaps
 
 
-def test_several_seeds_and_splits_are_as_one_at_a_time() -> None:
-    data = graph()
-    every = fit(data, **quiet(seeds=2, splits=2, baseline=True))
+@pytest.mark.parametrize("given", [{}, {"labels_per_class": 2}], ids=["many labels", "few labels"])
+def test_several_seeds_and_splits_are_as_one_at_a_time(given: dict[str, Any]) -> None:
+    data = graph(90)
+    every = fit(data, **quiet(seeds=2, splits=2, baseline=True, **given))
+    assert ("merged, taught evenly" in [s.name for s in every.best.scores]) is bool(given)
     assert len(every.results) == 4
     for one in every.results:
-        alone = fit(data, **quiet(seed=one.settings.seed, split=one.settings.split, baseline=True))
+        alone = fit(data, **quiet(seed=one.settings.seed, split=one.settings.split, baseline=True, **given))
         for part in ("validation", "test"):
             mine, its = ({s.name: getattr(s, part) for s in r.scores} for r in (one, alone))
             assert mine == pytest.approx(its)
@@ -268,6 +288,41 @@ def step(model: nn.Module, data: Data, lr: float = 0.1) -> None:
 
 def test_an_own_loop_that_asks_for_targets_gets_the_teachers_sharpened_mean() -> None:
     data, _, _ = parted()
+    result, mean, got = told(data)
+    sharp = (4 * mean.log()).softmax(1)  # a temperature of 1/4
+    assert got.shape == (60, 3)
+    assert torch.allclose(got.sum(1), torch.ones(60))
+    assert torch.allclose(got, sharp, atol=1e-5)
+    assert not got.requires_grad
+    assert "merged, taught" in [s.name for s in result.scores]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_with_few_labels_it_is_smoothed_over_the_edges_where_validation_is_for_it(alike: bool) -> None:
+    data = joined(few(), alike)
+    result, mean, got = told(data, Alone, epochs=30)
+    wide = pagerank(mean, data)
+    val = data.val_mask
+    score, wider = (float((p.argmax(1) == data.y)[val].double().mean()) for p in (mean, wide))
+    assert wider > score if alike else wider < score
+    assert torch.allclose(got, (4 * (wide if alike else mean).log()).softmax(1), atol=1e-4)
+    assert torch.allclose(got.sum(1), torch.ones(90))
+    assert "merged, taught evenly" not in [s.name for s in result.scores]  # rows of which do not add up to one
+
+
+class Alone(nn.Module):
+    """Sees no edges."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(in_channels, 6), nn.Linear(6, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.last(self.first(x).relu())
+
+
+def told(data: Data, model: Any = "gcn", epochs: int = 1) -> tuple[akegnn.Result, Tensor, Tensor]:
+    """A result by a loop of one's own; the mean of the teachers' probabilities; what the loop was given as targets."""
     teachers: list[nn.Module] = []
     got: list[Tensor] = []
 
@@ -275,23 +330,75 @@ def test_an_own_loop_that_asks_for_targets_gets_the_teachers_sharpened_mean() ->
         if targets is not None:
             assert phase == "re-training"
             got.append(targets)
-        step(model, seen)
+        for _ in range(epochs):
+            step(model, seen)
         if phase == "individual":
             teachers.append(copy.deepcopy(model).eval())
 
-    result = fit(data, train=loop, model_args={"dropout": 0.0})
+    result = fit(data, model, train=loop, model_args={"dropout": 0.0} if model == "gcn" else {})
     assert len(teachers) >= 2
     assert len(got) == 1
     with torch.no_grad():
         each = [t(data.x, data.edge_index).exp() for t in teachers[:2]]
-    mean = torch.stack([e / e.sum(1, keepdim=True) for e in each]).mean(0)
-    sharp = (4 * mean.log()).softmax(1)  # a temperature of 1/4
-    for targets in got:
-        assert targets.shape == (60, 3)
-        assert torch.allclose(targets.sum(1), torch.ones(60))
-        assert torch.allclose(targets, sharp, atol=1e-5)
-        assert not targets.requires_grad
-    assert "merged, taught" in [s.name for s in result.scores]
+    return result, torch.stack([e / e.sum(1, keepdim=True) for e in each]).mean(0), got[0]
+
+
+def pagerank(start: Tensor, data: Data) -> Tensor:
+    """Ten steps of personalised PageRank with restart 0.1, literally; for a graph without loops."""
+    a = torch.eye(len(start), dtype=start.dtype)
+    for i, j in data.edge_index.T.tolist():
+        a[j, i] += 1
+    degree = a.sum(1)
+    a = a / (degree[:, None] * degree).sqrt()
+    z = start
+    for _ in range(10):
+        z = 0.9 * (a @ z) + 0.1 * start
+    return z / z.sum(1, keepdim=True)
+
+
+def test_smoothing_of_several_at_once_is_personalised_pagerank() -> None:
+    data = few()
+    data.edge_index = data.edge_index[:, (data.edge_index != 0).all(0)]  # a node that has no neighbour
+    g = torch.Generator().manual_seed(0)
+    p = torch.randn(2, 4, 90, 3, generator=g, dtype=torch.float64).softmax(-1)
+    wide = smoothed(p, data)
+    assert wide.shape == p.shape
+    for k in range(2):
+        for m in range(4):
+            assert torch.allclose(wide[k, m], pagerank(p[k, m], data))
+    assert torch.allclose(wide[..., 0, :], p[..., 0, :])
+    assert torch.allclose(smoothed(p, data, restart=1.0), p)
+    sure = nn.functional.one_hot(data.y, 3).float()
+    sure[:, 2] = 0  # a class that nobody speaks of, and nodes of which nothing is said
+    assert not smoothed(sure, data).isnan().any()
+
+
+def test_evenly_every_class_counts_the_same() -> None:
+    g = torch.Generator().manual_seed(0)
+    soft = (torch.randn(2, 500, 4, generator=g) + torch.tensor([1.0, 0.0, 0.0, -1.0])).softmax(-1)
+    even = evenly(soft)
+    assert torch.allclose(even.sum(-2), torch.full((2, 4), 125.0), rtol=1e-4)
+    ratio = even / soft
+    assert torch.allclose(ratio, ratio[:, :1].expand_as(ratio), rtol=1e-4)  # the same factor for all nodes
+    hardly = torch.tensor([1.0, 1e-9]).expand(100, 2)
+    assert torch.allclose(evenly(hardly).sum(0), torch.tensor([50.0, 1e-6]))  # ten times as much at most
+
+
+@pytest.mark.parametrize("model", ["gcn", "grand"])
+def test_taught_evenly_is_the_loss_on_even_targets(model: str) -> None:
+    """Trained alone on these targets, the merged network becomes the candidate."""
+    data = few()
+    bench = plan(data, model, **{**small.QUICK, "recipe": "strong", "epochs": 4}).bench([(0, 0)])
+    lines = {line.name: line for line in make(bench).lines}
+    mean = torch.stack([bench.predict(n).softmax(-1) for n in bench.individual]).mean(0)
+    wide = torch.stack([pagerank(m, data) for m in mean])
+    before, after = (bench.task.scores(p.log(), "val") for p in (mean, wide))
+    soft = evenly((4 * (wide if after >= before else mean).log()).softmax(-1))
+    network = bench.merged[0].copy()
+    view, name = DropEdges(0.3, resample="epoch"), "merged, taught evenly"
+    bench.train(network, view, "re-training", name, targets=[Targets(soft[0], 0.9)])
+    assert lines[name].test == bench.measure(name, network).test
+    assert lines[name].validation == bench.measure(name, network).validation
 
 
 def test_an_own_loop_that_does_not_ask_is_left_alone() -> None:

@@ -56,7 +56,7 @@ class Epoch:
 class Targets:
     """What others have learned, to be learned from: of every node, labelled or not, how likely each class is."""
 
-    soft: Tensor  # [N, C], each row adds up to one
+    soft: Tensor  # [N, C]; each row adds up to one, or to how much its node counts
     weight: float  # of the loss on these; the rest is for the labels
 
 
