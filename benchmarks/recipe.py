@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +26,7 @@ import rows as kept
 from akegnn.data.splits import PARTS, node_splits
 from akegnn.errors import AkeError
 from akegnn.fit import Plan, plan
+from akegnn.methods.strong import sharper
 from akegnn.phases import Bench, Networks
 from akegnn.stats import interval, wilcoxon
 from akegnn.tasks import make_task
@@ -94,8 +96,7 @@ class Lab:
     ) -> Networks:
         """Train again: on labels, or with soft targets of a weight, each probability to some power."""
         if name not in self.known:
-            soft = self.mean**power
-            targets = [Targets(s, weight) for s in soft / soft.sum(-1, keepdim=True)] if weight else None
+            targets = [Targets(s, weight) for s in sharper(self.mean, power)] if weight else None
             self.known[name] = start.copy()
             self.bench.train(self.known[name], view or self.anew, "re-training", name, targets=targets)
         return self.known[name]
@@ -239,8 +240,8 @@ def table(rows: list[dict[str, str]]) -> str:
     every = {name for _, names in CHOICES for name in names}
     whole = [v for (data, _, _), v in places if data in CITATION and every <= set(v)]
     for about, names in CHOICES:
-        taken = [held(_chosen(v, names)) for v in whole]
-        over = [a - held(_chosen(v, first[1])) for a, v in zip(taken, whole, strict=True)]
+        taken = [held(chosen(v, names)) for v in whole]
+        over = [a - held(chosen(v, first[1])) for a, v in zip(taken, whole, strict=True)]
         mean = f"{sum(taken) / len(taken):.2f}" if taken else "-"
         lines.append(f"| {about} | {mean} | {difference(over) if names != first[1] else ''} |")
     return "\n".join([*lines, "", *_choosing(places)])
@@ -280,7 +281,7 @@ def held(row: dict[str, str]) -> float:
     return 100 * float(row["held"])
 
 
-def _chosen(variants: dict[str, dict[str, str]], names: Sequence[str]) -> dict[str, str]:
+def chosen(variants: dict[str, dict[str, str]], names: Sequence[str]) -> dict[str, str]:
     """The best validation score, then the lowest loss, as the recipe chooses."""
     return max((variants[n] for n in names), key=lambda r: (float(r["validation"]), -float(r["loss"])))
 
@@ -294,7 +295,12 @@ def difference(values: list[float]) -> str:
 
 
 def measure(
-    job: str, variants: Mapping[str, Callable[[Lab], Networks]], lab: type[Lab], device: str, splits: int, add: Adding
+    job: str,
+    variants: Mapping[str, Callable[[Any], Networks | Tensor]],
+    lab: type[Lab],
+    device: str,
+    splits: int,
+    add: Adding,
 ) -> None:
     """Rows of all variants for one ``DATASET/BACKBONE``."""
     data, model = job.split("/")
@@ -303,15 +309,16 @@ def measure(
     made = lab(bench)
     for name, variant in variants.items():
         try:
-            prediction = bench.predict(variant(made))
+            found = variant(made)
+            prediction = found if isinstance(found, Tensor) else bench.predict(found)
         except AkeError as e:  # a way that the backbone does not allow
             print(f"{job}, {name}: {e}", flush=True)
             continue
-        found = [bench.task.scores(prediction, part).tolist() for part in ("val", "test")]
+        scores = [bench.task.scores(prediction, part).tolist() for part in ("val", "test")]
         losses = bench.task.part_losses(prediction, "val").tolist()
         add(
             (data, model, split, name, f"{score:.6f}", f"{held:.6f}", f"{loss:.6f}")
-            for (split, _), score, held, loss in zip(bench.cells, *found, losses, strict=True)
+            for (split, _), score, held, loss in zip(bench.cells, *scores, losses, strict=True)
         )
     print(f"{job}: {time.perf_counter() - started:.0f} s", flush=True)
 
@@ -319,7 +326,7 @@ def measure(
 def command(
     about: str | None,
     out: str,
-    variants: Mapping[str, Callable[[Lab], Networks]],
+    variants: Mapping[str, Callable[[Any], Networks | Tensor]],
     lab: type[Lab],
     mark: str,
     table: Callable[[list[dict[str, str]]], str],

@@ -13,10 +13,10 @@ from itertools import combinations
 
 import torch
 
+from akegnn.methods.strong import SHARPER, WEIGHT, sharper
 from akegnn.phases import Bench, Networks
 from akegnn.training import Targets
 from recipe import Lab, prepared
-from ways import POWER, WEIGHT, sharper
 
 HEAD = (
     *("network, graph", "targets", "round", "one teacher", "mean of four", "two teachers differ on, %"),
@@ -49,7 +49,7 @@ def main() -> None:
     for job in given.only:
         data, model = job.split("/")
         bench = prepared(data, model, given.device, given.splits).bench([(k, 0) for k in range(given.splits)])
-        for about, power in (("as they are", 1.0), ("temperature 1/4", POWER)):
+        for about, power in (("as they are", 1.0), ("temperature 1/4", SHARPER)):
             teachers = bench.individual
             for number in range(1, given.rounds + 1):
                 row = [f"{model}, {data}", about, str(number), *described(bench, teachers)]

@@ -23,13 +23,14 @@ from akegnn.channels import Layer, rule_of
 from akegnn.errors import AkeError
 from akegnn.exchange import correlation
 from akegnn.forward import forward
+from akegnn.methods.strong import WEIGHT, sharper
 from akegnn.phases import Bench, Networks
 from akegnn.settings import Exchange, Phases
 from akegnn.training import Targets
 from akegnn.views import CorruptFeatures, DropEdges, MaskFeatures, Subgraph, View
 from recipe import CITATION, Lab, average, by_place, command, difference, held
 
-WEIGHT, POWER, ROUNDS = 0.9, 4.0, 4
+ROUNDS = 4
 VIEWS = [kind(0.3, resample="epoch") for kind in (MaskFeatures, CorruptFeatures, DropEdges, Subgraph)]
 
 
@@ -181,11 +182,6 @@ class Ways(Lab):
     def others(self) -> Networks:
         """Four taught on a view of their own each, by function."""
         return self.by_function([self.taught(f"taught on {v}", view=v) for v in VIEWS])
-
-
-def sharper(mean: Tensor, power: float = POWER) -> Tensor:
-    sharp = mean**power
-    return sharp / sharp.sum(-1, keepdim=True)
 
 
 FORMS: dict[str, Callable[[Ways], Networks]] = {

@@ -68,9 +68,9 @@ def test_a_network_with_its_neurons_in_another_order_is_aligned_back(script, mod
         assert torch.equal(second.population.state[k], expected)
 
 
-def test_every_way_is_measured_and_shown(script, monkeypatch):
-    """On the embedded graph, with three epochs; a way that the network does not allow is left out."""
-    ways, recipe = script("ways"), script("recipe")
+def measured(script, monkeypatch, about, lab, job):
+    """Rows of all variants of a script, of two splits, with three epochs."""
+    recipe = script("recipe")
     whole = recipe.prepared
 
     def short(*given):
@@ -82,9 +82,46 @@ def test_every_way_is_measured_and_shown(script, monkeypatch):
 
     monkeypatch.setattr(recipe, "prepared", short)
     found: list[tuple[object, ...]] = []
-    recipe.measure("digits/gcn", ways.VARIANTS, ways.Ways, "cpu", 2, found.extend)
+    recipe.measure(job, about.VARIANTS, lab, "cpu", 2, found.extend)
     read = [dict(zip(recipe.COLUMNS, map(str, row), strict=True)) for row in found]
-    assert {r["variant"] for r in read} == set(ways.VARIANTS) - {"best epoch by score, not by loss"}
     assert all(0 <= float(r["held"]) <= 1 for r in read)
+    return read
+
+
+def test_every_way_is_measured_and_shown(script, monkeypatch):
+    """On the embedded graph; a way that the network does not allow is left out."""
+    ways = script("ways")
+    read = measured(script, monkeypatch, ways, ways.Ways, "digits/gcn")
+    assert {r["variant"] for r in read} == set(ways.VARIANTS) - {"best epoch by score, not by loss"}
     text = ways.table(read)
     assert text.count(", 2, ") == 3 * len(ways.FORMS) + len(ways.TEACHING) - 1 + 1, "two splits, with many labels"
+
+
+def test_smoothing_is_measured_and_shown(script, monkeypatch):
+    smoothing = script("smoothing")
+    read = measured(script, monkeypatch, smoothing, smoothing.Smooth, "digits/gcn")
+    assert {r["variant"] for r in read} == set(smoothing.VARIANTS)
+    tables = smoothing.table(read).split("\n\n")
+    lines = [t.split("\n") for t in tables]
+    assert [len(t) - 2 for t in lines] == [2, len(smoothing.TEACHERS), len(smoothing.CHOICES)]
+    assert all(len({line.count("|") for line in t}) == 1 for t in lines), "as many cells in every line"
+
+
+def test_what_ships_is_chosen_by_validation_and_targets_are_smoothed_by_it(script):
+    smoothing = script("smoothing")
+
+    def row(validation, held):
+        return {"validation": str(validation), "held": str(held), "loss": "1"}
+
+    rows = {name: row(0.5, 0.5) for name in smoothing.VARIANTS}
+    rows |= {"taught": row(0.6, 0.61), "smoothed, taught": row(0.7, 0.71), "smoothed, taught evenly": row(0.8, 0.81)}
+
+    def ships(how):
+        return smoothing.held(smoothing.chosen(rows, [*smoothing.BEFORE, *smoothing.CHOICES[how](rows)]))
+
+    wanted = {"taught": 61, "taught; taught evenly": 61, "taught, always smoothed": 71, "both, always smoothed": 81}
+    assert {how: ships(how) for how in wanted} == pytest.approx(wanted)
+    gated = [how for how in smoothing.CHOICES if "validation" in how]
+    assert [ships(how) for how in gated] == pytest.approx([71, 81])  # of equals the smoothed ones
+    rows["teachers"] = row(0.51, 0.5)
+    assert [ships(how) for how in gated] == pytest.approx([61, 61])

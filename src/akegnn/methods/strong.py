@@ -20,7 +20,8 @@ from ..exchange import Swap
 from ..phases import Bench, Line, Made, Networks, total
 from ..propagate import gcn_adjacency
 from ..strategies import strategy
-from ..training import Targets
+from ..tasks import Task
+from ..training import Targets, Trainer
 from ..views import DropEdges, Original, View
 
 WEIGHT = 0.9  # of the loss on soft targets
@@ -30,6 +31,8 @@ STEPS, RESTART = 10, 0.1  # of smoothing over edges: how far it goes, and what s
 RAREST = 0.1  # of an even share: a class that the teachers say less often than that counts as if they said it so often
 TINY = 1e-30
 RATE = 0.3  # of the edges that are left out, anew in every epoch
+AGAIN, FEWER = "merged, trained again", "merged, trained on fewer edges"
+TAUGHT, EVENLY = "merged, taught", "merged, taught evenly"
 
 
 def strong(bench: Bench) -> Iterator[Line]:
@@ -64,13 +67,10 @@ def make(bench: Bench) -> Made:
     if bench.factory is not None and not bench.exchange.width:
         tried.append(Candidate("plain", bench.base))
         spent = [a + b for a, b in zip(spent, bench.base.seconds, strict=True)]
-    anew = DropEdges(RATE, resample="epoch")
-    ways: list[tuple[str, View, list[Targets] | None]] = [("merged, trained again", Original(), None)]
-    if _teachable(bench):
-        ways += [(name, anew, [Targets(s, WEIGHT) for s in soft]) for name, soft in _lessons(bench, teachers)]
-    else:
-        ways.append(("merged, trained on fewer edges", anew, None))
-    for name, view, targets in ways:
+    lessons = _lessons(bench, teachers)
+    for name in students(bench.trainer):
+        view = Original() if name == AGAIN else DropEdges(RATE, resample="epoch")
+        targets = [Targets(soft, WEIGHT) for soft in lessons[name]] if name in lessons else None
         candidate = _train(bench, name, start.copy(), view, targets)
         tried.append(candidate)
         lines.append(bench.measure(name, candidate.networks))
@@ -129,30 +129,39 @@ def _start(bench: Bench) -> tuple[Networks, list[Swap]]:
         return best, []
 
 
-def _teachable(bench: Bench) -> bool:
-    """Whether training can learn from soft targets: node classification, by our loop or one that asks for them."""
-    loop = bench.trainer.own_loop
-    return bench.trainer.task.name == "node" and (loop is None or "targets" in inspect.signature(loop).parameters)
+def students(trainer: Trainer) -> list[str]:
+    """The candidates that are trained from the merged network.
+
+    Soft targets are for node classification, by our loop or one that asks for them; even ones for ours only, since
+    another may expect rows that add up to one.
+    """
+    loop = trainer.own_loop
+    if trainer.task.name != "node" or (loop is not None and "targets" not in inspect.signature(loop).parameters):
+        return [AGAIN, FEWER]
+    return [AGAIN, TAUGHT, EVENLY] if loop is None and _few_labels(trainer.task) else [AGAIN, TAUGHT]
 
 
-def _lessons(bench: Bench, teachers: Sequence[Networks]) -> Iterator[tuple[str, Tensor]]:
+def _few_labels(task: Task) -> bool:
+    return task.sizes["train"] < FEW * int(task.example.num_nodes or 0)
+
+
+def _lessons(bench: Bench, teachers: Sequence[Networks]) -> dict[str, Tensor]:
     """What students learn from, ``[cells, N, C]``: the teachers' mean probabilities, made sharper.
 
     Where few nodes are labelled, the mean is smoothed over the edges first, in the cells in which validation says that
     this makes it no worse: neighbours are alike in one graph and not in another. And there is a second student, for
     which all classes count the same.
     """
-    task = bench.trainer.task
-    few = task.sizes["train"] < FEW * int(task.example.num_nodes or 0)
+    names, task = students(bench.trainer), bench.trainer.task
+    if TAUGHT not in names:
+        return {}
     mean = torch.stack([bench.predict(n).softmax(-1) for n in teachers]).mean(0)
-    if few:
+    if _few_labels(task):
         wide = smoothed(mean, task.example)
         before, after = (bench.task.scores(p.clamp_min(TINY).log(), "val") for p in (mean, wide))
         mean = torch.where((after >= before).to(mean.device)[:, None, None], wide, mean)
     soft = sharper(mean)
-    yield "merged, taught", soft
-    if few and bench.trainer.own_loop is None:  # which may expect rows that add up to one
-        yield "merged, taught evenly", evenly(soft)
+    return {name: evenly(soft) if name == EVENLY else soft for name in names if name in (TAUGHT, EVENLY)}
 
 
 def smoothed(probabilities: Tensor, graph: Data, restart: float = RESTART, steps: int = STEPS) -> Tensor:
