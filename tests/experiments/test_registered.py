@@ -62,9 +62,15 @@ def test_jobs_can_be_settled_and_no_two_are_the_same(name, everywhere):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_a_line_plot_has_a_place_for_every_job(name):
+    """And whatever has places along an axis is a line plot."""
     experiment = EXPERIMENTS[name]
-    if experiment.axis:
-        assert all(j.x is not None for j in experiment.jobs())
+    assert {j.x is not None for j in experiment.jobs()} == {bool(experiment.axis)}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_files_are_called_like_the_experiment(name):
+    assert EXPERIMENTS[name].stem == name
+    assert EXPERIMENTS[name].lasting(2).stem == f"{name}-2-epochs"
 
 
 def test_the_protocols():
@@ -83,13 +89,13 @@ def test_the_protocols():
 def test_the_lines_of_a_table_are_lines_that_methods_give(tmp_path):
     """Else a line would be left out of a table without a word."""
     folder = str(csv_folder(tmp_path / "graph"))
-    settings = {"epochs": 1, "views": ["mask:0.3"] * 4}
+    settings = {"epochs": 1, "views": ["mask:0.3"] * 4, "labels_per_class": 1}
     methods = (*base.COMPARED, "adaptive-weighting", "decorr", "functional", "strong")
     [block] = blocks([Job("gcn", folder, folder, "gcn", methods, seeds=1, settings=settings)])
     given = {c.method for c in base.compute(block, "cpu", None)[0]}
     for experiment in EXPERIMENTS.values():
         if all(j.compute is None for j in experiment.jobs()):
-            # At links and graphs nothing is taught; this is a run at nodes.
+            # At links and graphs nothing is taught; this is a run at nodes with few labels.
             assert set(experiment.shown) - {"merged, trained on fewer edges"} <= given, experiment.name
             assert experiment.base in given
     assert set(LINES) <= given

@@ -8,7 +8,7 @@ import json
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +79,7 @@ class Experiment:
     name: str
     about: str
     jobs: Callable[[], Sequence[Job]]
+    _: KW_ONLY
     aside: str = ""  # added to its name, where it is not the experiment as it stands
     axis: str = ""  # what the axis of a line plot is; without, differences are plotted with their intervals
     base: str = "base"  # what lines are compared with

@@ -66,23 +66,25 @@ def draw_curves(axes: Any, histories: Mapping[str, list[dict[str, Any]]]) -> Non
 
 STUDIES = [
     Experiment("exchange", "The ten ways of exchanging, GCN on Cora.", _exchange, shown=SHORT),
-    Experiment("depth", "Over-smoothing: 2 to 32 layers, GCN on Cora.", _depth, "layers", shown=SHORT),
-    Experiment("few-shot", "Labels per class, GCN on Cora, ten draws.", _few_shot, "labels per class", shown=SHORT),
+    Experiment("depth", "Over-smoothing: 2 to 32 layers, GCN on Cora.", _depth, axis="layers", shown=SHORT),
+    Experiment(
+        "few-shot", "Labels per class, GCN on Cora, ten draws.", _few_shot, axis="labels per class", shown=SHORT
+    ),
     Experiment(
         "iterations",
         "Times round the ring, GCN on Cora.",
         lambda: [_job(f"{n} iterations", n, exchange={"iterations": n}) for n in range(1, 6)],
-        "iterations",
+        axis="iterations",
         shown=SHORT,
     ),
     Experiment(
         "channels",
         "Channels exchanged per layer and step, GCN on Cora.",
         lambda: [_job(f"{n} channels", n, exchange={"channels": n}) for n in (1, 3, 5, 7, 9, 11, 13, 15)],
-        "channels",
+        axis="channels",
         shown=SHORT,
     ),
-    Experiment("views", "How many views, GCN on Cora.", _views, "views", shown=SHORT),
+    Experiment("views", "How many views, GCN on Cora.", _views, axis="views", shown=SHORT),
     Experiment(
         "curves",
         "Learning curves of base, individual learning and re-training, GCN on Cora: means over seeds.",
