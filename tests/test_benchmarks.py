@@ -48,6 +48,37 @@ def test_a_table_takes_the_place_of_the_one_before(rows, tmp_path):
     )
 
 
+def test_places_that_were_measured_again_take_the_place_of_older_ones(script, monkeypatch, tmp_path):
+    """The table is made anew from rows alone; what was not measured again stays."""
+    combine, rows = script("combine"), script("rows")
+    head = "row,dataset,backbone,method,split,seed,validation,test,passes,parameters,seconds"
+
+    def measured(folder, models, gain):
+        folder.mkdir()
+        lines = [head]
+        for model in models:
+            for seed in range(6):
+                lines += [f"{model},cora,{model},base,0,{seed},0.5,0.6,1,9,1", f"{model},cora,{model},strong,0,{seed},"]
+                lines[-1] += f"0.5,{0.6 + gain * (seed + 1):.15g},1,9,7"
+        (folder / "strong.rows.csv").write_text("\n".join(lines) + "\n")
+        floors = [f"{model},cora,base,31.9000" for model in models]
+        (folder / "strong.csv").write_text("\n".join(["row,column,method,floor", *floors]) + "\n")
+        return folder / "strong.rows.csv"
+
+    measured(tmp_path / "results", ["gcn", "gat"], 0.01)
+    newer = measured(tmp_path / "newer", ["gcn", "grand"], -0.001)
+    monkeypatch.setattr("sys.argv", ["combine.py", "strong", str(newer), "--results", str(tmp_path / "results")])
+    combine.main()
+    table = {(r["row"], r["method"]): r for r in rows.read(tmp_path / "results" / "strong.csv")}
+    gains = {row: float(table[row, "strong"]["difference"]) for row in ("gcn", "gat", "grand")}
+    assert gains == {"gcn": -0.35, "gat": 3.5, "grand": -0.35}
+    assert {r["p"] for r in table.values()} == {"", "0.031"}  # two sides of six seeds of one sign: 2 / 2^6
+    assert {(r["n"], r["floor"]) for r in table.values()} == {("6", "31.9000")}
+    every = rows.read(tmp_path / "results" / "strong.rows.csv")
+    assert len(every) == 3 * 12
+    assert [r["test"] for r in every if r["row"] == "gcn"].count("0.599") == 1  # the newer one's
+
+
 @pytest.mark.parametrize("model", ["gcn", "jknet-cat", "appnp"])
 def test_a_network_with_its_neurons_in_another_order_is_aligned_back(script, model):
     ways = script("ways")
