@@ -4,7 +4,10 @@
     python benchmarks/combine.py strong runs/again/strong.rows.csv
 
 A place (a row and a dataset) that is in a newer file comes from there as a whole, so that all of its lines share seeds
-and splits; the later of two files counts. Everything else stays as it was, to the last digit.
+and splits; the later of two files counts. The rows of all other places
+stay; their lines in the table are made anew from them: Holm's p depends on all places, and rows with six digits, which
+earlier versions wrote, give another p where differences are equal but for rounding (`strong` has none of these). So
+look at what changed before it is kept.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ def combined(files: Iterable[Path]) -> dict[Place, list[dict[str, str]]]:
         rows = kept.read(path)
         if not rows:
             raise AkeError(f"{path}: no rows of a table, as `akegnn reproduce` writes them")
-        table = kept.read(path.with_name(path.name.replace(".rows.csv", ".csv")))
+        table = kept.read(beside := path.with_name(path.name.replace(".rows.csv", ".csv")))
+        if not table:
+            raise AkeError(f"{beside}: no table, from which the floors are taken")
         floors = {(t["row"], t["column"]): t["floor"] for t in table}
         own: dict[Place, list[dict[str, str]]] = {}
         for r in rows:
@@ -63,6 +68,8 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     experiment = EXPERIMENTS[given.name].anywhere()
+    if experiment.draw is not None:
+        raise AkeError(f"{given.name}: its picture is drawn from epochs, which rows do not have")
     found = combined([given.results / f"{given.name}.rows.csv", *given.newer])
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "store.sqlite") as store:
         blocks = []

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from akegnn.errors import AkeError
+
 
 def read(path: Path) -> list[dict[str, str]]:
     """The rows that are there; none where there is no file."""
@@ -39,4 +41,6 @@ def fill(page: Path, name: str, table: str) -> None:
     """Put a table between the marks of this name in a page, in place of the one that is there."""
     text = page.read_text(encoding="utf-8")
     start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    if start not in text or end not in text:
+        raise AkeError(f"{page}: has no place for this table, expected {start} and {end}")
     page.write_text(f"{text.split(start)[0]}{start}\n{table}\n{end}{text.split(end)[1]}", encoding="utf-8")

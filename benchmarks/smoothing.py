@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from akegnn.methods.strong import evenly, sharper, smoothed
+from akegnn.methods.strong import RESTART, STEPS, evenly, sharper, smoothed
 from akegnn.phases import Networks
 from recipe import by_place, chosen, command, difference, held
 from ways import Ways
@@ -22,7 +22,7 @@ from ways import Ways
 class Smooth(Ways):
     """Teachers' means that are smoothed, and what is taught with them."""
 
-    def wide(self, restart: float = 0.1, steps: int = 10) -> Tensor:
+    def wide(self, restart: float = RESTART, steps: int = STEPS) -> Tensor:
         return smoothed(self.mean, self.bench.trainer.task.example, restart, steps)
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from akegnn.fit import plan
+from small import refusal
 
 
 @pytest.fixture
@@ -77,6 +78,26 @@ def test_places_that_were_measured_again_take_the_place_of_older_ones(script, mo
     every = rows.read(tmp_path / "results" / "strong.rows.csv")
     assert len(every) == 3 * 12
     assert [r["test"] for r in every if r["row"] == "gcn"].count("0.599") == 1  # the newer one's
+
+
+def test_what_cannot_be_combined_is_refused(script, monkeypatch, tmp_path):
+    combine = script("combine")
+    alone = tmp_path / "strong.rows.csv"
+    alone.write_text("row,dataset\ngcn,cora\n")
+
+    def said(*given):
+        monkeypatch.setattr("sys.argv", ["combine.py", *map(str, given), "--results", str(tmp_path)])
+        return refusal(combine.main)
+
+    assert said("curves", alone).startswith("curves: its picture is drawn from epochs")
+    assert said("strong", alone) == f"{tmp_path / 'strong.csv'}: no table, from which the floors are taken"
+    assert said("table3", alone).startswith(f"{tmp_path / 'table3.rows.csv'}: no rows of a table")
+
+
+def test_a_page_without_a_place_for_a_table_is_named(rows, tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("nothing\n")
+    assert refusal(lambda: rows.fill(page, "a", "")).startswith(f"{page}: has no place for this table")
 
 
 @pytest.mark.parametrize("model", ["gcn", "jknet-cat", "appnp"])

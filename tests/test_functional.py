@@ -985,6 +985,32 @@ def broken(data: Data) -> Data:
     return data
 
 
+class Masked(nn.Module):
+    """Has a buffer that is no weight and not finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = pyg.GCNConv(5, 4), pyg.GCNConv(4, 3)
+        self.register_buffer("mask", torch.tensor(-torch.inf))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.last(self.first(x, edge_index).relu(), edge_index) + self.mask.exp()
+
+
+def test_a_buffer_that_is_no_weight_may_be_anything():
+    networks = [Masked() for _ in range(2)]
+    assert exchange(networks[0], networks[1:], strategy="functional", data=graph())
+    assert networks[0].mask == -torch.inf
+
+
+def test_sources_may_be_any_iterable():
+    networks = [pyg.GCN(5, 4, 2, 3) for _ in range(3)]
+    by_list, by_generator = (copy.deepcopy(networks[0]) for _ in range(2))
+    exchange(by_list, networks[1:], strategy="functional", data=graph())
+    exchange(by_generator, (n for n in networks[1:]), strategy="functional", data=graph())
+    assert all(torch.equal(v, by_generator.state_dict()[k]) for k, v in by_list.state_dict().items())
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("who", [0, 1])
 def test_weights_that_are_not_finite_are_refused(value, who):

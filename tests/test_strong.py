@@ -384,6 +384,14 @@ def test_evenly_every_class_counts_the_same() -> None:
     assert torch.allclose(evenly(hardly).sum(0), torch.tensor([50.0, 1e-6]))  # ten times as much at most
 
 
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+def test_models_of_few_digits_are_taught_too(precision: torch.dtype) -> None:
+    """There are no sparse products of such numbers on a CPU; targets are made in more digits."""
+    result = fit(few(), lambda: pyg.GCN(5, 4, 2, 3).to(precision), baseline=True)
+    assert {"merged, taught", "merged, taught evenly"} <= {s.name for s in result.scores}
+    assert next(result.model.parameters()).dtype == precision
+
+
 @pytest.mark.parametrize("model", ["gcn", "grand"])
 def test_taught_evenly_is_the_loss_on_even_targets(model: str) -> None:
     """Trained alone on these targets, the merged network becomes the candidate."""

@@ -516,7 +516,11 @@ def reproduce(
         found = experiments.entries(experiment, wanted, kept)
         failed = [*report.failed, *refused]
         if not found and not failed:
-            raise AkeError(f"{store}: has nothing of {name}" + (f" with {epochs} epochs" if epochs else ""))
+            of = name + (f" with {epochs} epoch{'s' * (epochs > 1)}" if epochs else "")
+            if render:
+                raise AkeError(f"{store}: has nothing of {of}")
+            print(f"akegnn: {store} has nothing of {of} yet, and shard {shard} has no block of it", file=sys.stderr)
+            return
         paths = experiments.write(experiment, found, out, wanted, kept) if found else []  # a table is not written over
     if as_json:
         print(experiments.to_json(found))

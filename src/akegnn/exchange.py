@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -533,7 +534,7 @@ def _describe(choice: Choice, jobs: list[_Job], replicas: int, step: int, source
 
 def exchange(
     target: nn.Module,
-    source: nn.Module | Sequence[nn.Module],
+    source: nn.Module | Iterable[nn.Module],
     *,
     channels: int = 5,
     bins: int = 10,
@@ -564,7 +565,9 @@ def exchange(
             only how wide the network is to be.
         inner: for ``functional``, whether outputs are embeddings that are compared by inner products (links).
     """
-    sources = list(source) if isinstance(source, Sequence) else [source]
+    given: Any = source
+    one = isinstance(given, nn.Module | Mapping) or not isinstance(given, Iterable)
+    sources: list[Any] = [given] if one else list(given)
     for what, network in (("target", target), *(("source", s) for s in sources)):
         if not isinstance(network, nn.Module):
             raise AkeError(f"{what}: must be a torch.nn.Module, is a {type(network).__name__}")
@@ -576,9 +579,8 @@ def exchange(
         raise AkeError(f"source: strategy {strategy!r} takes one network, got {len(sources)}; see exchange_ring")
     if data is not None and not isinstance(data, Data):
         raise AkeError(f"data: strategy {strategy!r} takes one graph")
-    source = sources[0]
     return exchange_ring(
-        [target, source],
+        [target, sources[0]],
         [(1, 0)],
         channels=channels,
         bins=bins,

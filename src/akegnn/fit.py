@@ -146,7 +146,7 @@ class Results:
     results: list[Result]  # one per seed that did not fail
     settings: Settings
     failures: list[str]
-    history: list[Epoch]  # means over seeds
+    history: list[Epoch]  # means over seeds that were trained at once
 
     @property
     def best(self) -> Result:
@@ -284,12 +284,12 @@ def fit(
         exchange: settings of the exchange, see :class:`akegnn.settings.Exchange`.
         phases: what the paper leaves open about its phases, see :class:`akegnn.settings.Phases`.
         baseline: also train a network on the original graph, to compare with.
-        precision: of matrix products where several seeds are trained at once, or on a GPU: ``float32``, ``tf32`` or
-            ``bf16``.
+        precision: of matrix products where networks are trained as a population (several seeds at once; on a GPU also
+            one of a backbone of ours): ``float32``, ``tf32`` or ``bf16``.
         device: ``auto``, ``cpu`` or ``cuda``.
         data_root: where to look first for a dataset given by name.
         on_epoch: called with an :class:`~akegnn.training.Epoch` after each; after every twentieth, with means, where
-            several seeds are trained at once.
+            several seeds are trained at once. On a CPU large networks are trained one after another.
     """
     given = {k: v for k, v in locals().items() if k not in ("seeds", "splits")}
     prepared = plan(**given)

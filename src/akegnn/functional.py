@@ -716,8 +716,10 @@ def merge(
         target: the channel map of the network to be made, where its widths are others than the first's.
         inner: whether outputs are embeddings that are compared by inner products.
     """
-    for state in states:
-        check_finite(state, state)
+    for module, m, state in zip(modules, maps, states, strict=True):  # other buffers may be anything, as masks are
+        moved = {slot.name for x in m.layers for slot in (*x.weights, *x.travels, *x.readers)}
+        moved |= {name for name, _ in module.named_parameters()}
+        check_finite(state, (name for name in state if name in moved))
     wanted = {x.name: x.channels for x in (target or maps[0]).layers}
     pool = dict.fromkeys(wanted, 0)
     for m in maps:

@@ -218,7 +218,8 @@ class Population:
         in_step = hook is not None or trainer.keep
         try:
             each = _needed(self, trainer, replicas, phase)
-            if trainer.task.device.type == "cpu" and each > CACHE and not (in_step or trainer.chunk or len(self) == 1):
+            free = not (in_step or trainer.chunk or len(self) == 1 or trainer.settings.precision != "float32")
+            if trainer.task.device.type == "cpu" and each > CACHE and free:
                 raise _NotVectorisable("")  # it is faster so, and nothing that a person need know
             fitting = max(1, int(0.6 * _free_memory(trainer.task.device) / each))
         except (torch.OutOfMemoryError, MemoryError):

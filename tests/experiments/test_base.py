@@ -247,6 +247,8 @@ def test_only(only, expected):
 def test_only_what_is_not_there():
     message = refusal(lambda: GRID.chosen(only=["gin"]))
     assert message == "--only gin: nothing in made-up; it has gcn/digits, gcn/cora, gat/digits, gat/cora"
+    message = refusal(lambda: GRID.chosen(only=["gcn/cora", "gat/coral"]))
+    assert message == "--only gat/coral: nothing in made-up; did you mean gat/cora or gcn/cora?"
 
 
 def test_seeds_and_splits():
@@ -489,6 +491,23 @@ def test_many_places_are_drawn_row_by_row(table, tmp_path, rows, columns, panels
     pyplot.close(plot)
 
 
+def test_a_picture_of_scores_alone_does_not_call_them_differences(table, tmp_path, monkeypatch):
+    from matplotlib import pyplot
+
+    _, wanted, kept = table
+    plots = []
+    monkeypatch.setattr(pyplot, "close", plots.append)
+    found = entries(made_up(), wanted, kept)
+    for some in (found, [e for e in found if e.gain is None]):
+        figure(made_up(), some, tmp_path)
+    monkeypatch.undo()
+    said = [plot.get_supxlabel() for plot in plots]
+    assert said[0] == "paired difference to the base, points, with 95 % interval"
+    assert said[1] == "test score in per cent, with 95 % interval"
+    for plot in plots:
+        pyplot.close(plot)
+
+
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
@@ -580,6 +599,9 @@ def test_shards_make_the_table_together(command, grid):
     assert (last.code, last.out.count("| base |")) == (0, 3)
     assert "[1/1]" in last.err
     assert command(*given, "--store", "alone.sqlite").out == last.out
+    idle = command(*given, "--store", "new.sqlite", "--shard", "4/4")
+    assert (idle.code, idle.out) == (0, "")
+    assert idle.err == "akegnn: new.sqlite has nothing of made-up yet, and shard 4/4 has no block of it\n"
 
 
 def test_render_computes_nothing(command, grid, monkeypatch):

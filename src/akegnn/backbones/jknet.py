@@ -57,6 +57,8 @@ class JKNetCat(nn.Module):
 class JKNetMax(JKNetCat):
     """As :class:`JKNetCat`, but the last layer reads the largest value that each channel has in any layer."""
 
+    replicable = True  # said by every class itself: a person's own, derived from one of ours, may do anything
+
     @staticmethod
     def _width(hidden_channels: int, num_layers: int) -> int:
         return hidden_channels

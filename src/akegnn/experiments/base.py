@@ -124,9 +124,10 @@ class Experiment:
         for name, count in (("seeds", seeds), ("splits", splits)):
             if count is not None and count < 1:
                 raise AkeError(f"--{name} {count}: must be at least 1")
-        jobs = [j for j in self.jobs() if not only or any(_matches(j, word) for word in only)]
-        if not jobs:
-            raise AkeError(f"--only {', '.join(only)}: nothing in {self.name}; {_meant(self.jobs(), only)}")
+        every = self.jobs()
+        if unknown := [word for word in only if not any(_matches(j, word) for j in every)]:
+            raise AkeError(f"--only {', '.join(unknown)}: nothing in {self.name}; {_meant(every, unknown)}")
+        jobs = [j for j in every if not only or any(_matches(j, word) for word in only)]
         seeded = [dataclasses.replace(j, seeds=seeds or j.seeds) for j in jobs]
         return [dataclasses.replace(j, splits=min(splits or j.splits, j.splits)) for j in seeded]
 

@@ -276,7 +276,10 @@ def _panels(plt: Any, gains: Sequence[Entry]) -> Any:
         axes.set_axis_off()
     if methods:
         plot.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
-    plot.supxlabel("paired difference to the base, points, with 95 % interval", fontsize="medium")
+    what = (
+        "paired difference to the base, points" if any(e.gain is not None for e in gains) else "test score in per cent"
+    )
+    plot.supxlabel(f"{what}, with 95 % interval", fontsize="medium")
     return plot
 
 

@@ -155,13 +155,15 @@ def _lessons(bench: Bench, teachers: Sequence[Networks]) -> dict[str, Tensor]:
     names, task = students(bench.trainer), bench.trainer.task
     if TAUGHT not in names:
         return {}
-    mean = torch.stack([bench.predict(n).softmax(-1) for n in teachers]).mean(0)
+    each = torch.stack([bench.predict(n) for n in teachers])
+    mean = each.to(torch.promote_types(each.dtype, torch.float32)).softmax(-1).mean(0)
     if _few_labels(task):
         wide = smoothed(mean, task.example)
         before, after = (bench.task.scores(p.clamp_min(TINY).log(), "val") for p in (mean, wide))
         mean = torch.where((after >= before).to(mean.device)[:, None, None], wide, mean)
     soft = sharper(mean)
-    return {name: evenly(soft) if name == EVENLY else soft for name in names if name in (TAUGHT, EVENLY)}
+    lessons = {TAUGHT: soft, EVENLY: evenly(soft)}
+    return {name: lesson.to(each.dtype) for name, lesson in lessons.items() if name in names}
 
 
 def smoothed(probabilities: Tensor, graph: Data, restart: float = RESTART, steps: int = STEPS) -> Tensor:
