@@ -1015,7 +1015,7 @@ def test_sparse_features_give_the_same_as_dense_ones(monkeypatch, name, views):
     factory, views = backbone(name, 60), WORDS[views]
     same_as_alone(factory, trainer, views)
     networks, _ = train(factory, trainer, views, print)
-    monkeypatch.setattr(propagate, "SPARSE_BELOW", 0.0)
+    monkeypatch.setitem(propagate.SPARSE_BELOW, "cpu", 0.0)
     dense, _ = train(factory, trainer, views, print)
     close(networks.state, dense.state)
 

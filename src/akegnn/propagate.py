@@ -22,7 +22,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from torch_geometric.data import Data
 
 CACHED = 1 << 17  # numbers that stay in a processor's cache
-SPARSE_BELOW = 0.1  # share of non-zero features under which sparse products are faster than dense ones
+SPARSE_BELOW = {"cuda": 0.1, "cpu": 0.15}  # share of non-zero features under which sparse products, with their dropout,
+# are faster than dense ones; on a CPU dropout of dense features takes longer than the product
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
 
@@ -224,7 +225,7 @@ def mostly_zero(x: Tensor) -> bool:
     """Whether so few entries are not zero (or are stored, in a sparse layout) that sparse products pay."""
     dense = x.layout == torch.strided
     there = int(x.count_nonzero()) if dense else x.to_sparse_coo().coalesce().values().numel()
-    return there < SPARSE_BELOW * x.numel()
+    return there < SPARSE_BELOW["cuda" if x.is_cuda else "cpu"] * x.numel()
 
 
 def lean(data: Data, model: nn.Module) -> Data:
