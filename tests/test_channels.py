@@ -912,6 +912,27 @@ def test_data_tells_what_a_model_runs_on():
     assert {s.name for s in layer_of(found, "conv").travels} >= {"conv.lin_edge.weight", "conv.att_edge"}
 
 
+class OfOneGraph(nn.Module):
+    """Has an embedding for each node of one graph, so that it runs on no other."""
+
+    def __init__(self, nodes):
+        super().__init__()
+        self.own = nn.Embedding(nodes, 2)
+        self.conv1, self.conv2 = pyg.GCNConv(6, 5), pyg.GCNConv(5, 3)
+
+    def forward(self, x, edge_index):
+        return self.conv2(self.conv1(torch.cat([x, self.own.weight], 1), edge_index).relu(), edge_index)
+
+
+def test_a_model_of_one_graph_is_looked_at_on_that_graph():
+    data = graph()
+    model = OfOneGraph(data.num_nodes)
+    assert prove_all(model, channel_map(model, data), data) == {"conv1", "conv2"}
+    assert data.x.equal(graph().x)
+    with pytest.raises(AkeError, match="could not be run on a small graph"):
+        channel_map(OfOneGraph(data.num_nodes + 1), data)
+
+
 class Relational(nn.Module):
     """Integers among the inputs: node types that are embedded, edge types that choose a weight."""
 

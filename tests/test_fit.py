@@ -260,6 +260,31 @@ def test_an_own_loop_may_return_another_module():
     )
 
 
+class Wrapped(nn.Module):
+    """As torch's AveragedModel and what torch.compile gives back, which hold a network under a name."""
+
+    def __init__(self, name, model):
+        super().__init__()
+        setattr(self, name, model)
+
+
+@pytest.mark.parametrize("name", ["module", "_orig_mod"])
+def test_a_network_that_an_own_loop_wrapped_is_unwrapped(name):
+    made = []
+
+    def train(model, seen):
+        made.append(Net(5, 3, 4))
+        return Wrapped(name, Wrapped("module", made[-1]))
+
+    result = fit(data(), lambda: Net(5, 3, 4), train=train)
+    assert all(same(a, b) for a, b in zip(result.networks, made[2:], strict=True))
+
+
+def test_an_own_loop_must_not_return_another_network():
+    told = refusal(lambda: fit(data(), lambda: Net(5, 3, 4), train=lambda model, seen: Net(5, 3, 8)))
+    assert told == "train: must return a model of the shape that it was given, returned another Net"
+
+
 def test_an_own_loop_must_not_return_anything_else():
     assert refusal(lambda: fit(data(), train=lambda model, seen: 0.9)).startswith(
         "train: must return the model or None"

@@ -8,7 +8,7 @@ from torch import nn
 from torch_geometric.data import Batch, Data
 
 from akegnn.errors import AkeError
-from akegnn.forward import forward
+from akegnn.forward import duplicate, forward
 
 
 def graph(**more):
@@ -187,3 +187,61 @@ def test_an_error_inside_the_model_comes_through():
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         forward(Fails(), graph())
+
+
+class Labels(Model):
+    def forward(self, x, edge_index, y=None):
+        return self.see(y=y)
+
+
+class AsksForLabels(Model):
+    def forward(self, x, edge_index, y):
+        return self.see(y=y)
+
+
+class AsksForAdjacency(Model):
+    def forward(self, x, adj_t):
+        return self.see(adj_t=adj_t)
+
+
+def test_labels_are_never_given_by_name():
+    data, model = graph(y=torch.tensor([0, 1, 0])), Labels()
+    forward(model, data)
+    assert model.seen == {"y": None}
+    with pytest.raises(AkeError, match="asks for 'y', the labels of all nodes"):
+        forward(AsksForLabels(), data)
+
+
+def test_a_model_that_wants_an_adjacency_is_told_what_there_is():
+    with pytest.raises(AkeError, match="needs 'adj_t', but edges are given as 'edge_index'"):
+        forward(AsksForAdjacency(), graph())
+
+
+class Remembers(nn.Module):
+    """Keeps activations as attributes, alone and in a list, and caches as PyG's layers do."""
+
+    def __init__(self):
+        super().__init__()
+        self.lin, self.told = nn.Linear(2, 3), [1, "a"]
+
+    def forward(self, x, edge_index):
+        self.h = self.lin(x)
+        self.all, self._cached_x = [self.h], x
+        return self.h
+
+
+def test_a_copy_has_seen_nothing():
+    model = Remembers()
+    model(graph().x, None)
+    copied = duplicate(model)
+    assert (copied.h, copied.all, copied._cached_x, copied.told) == (None, None, None, [1, "a"])
+    assert torch.equal(copied.lin.weight, model.lin.weight)
+    assert copied.lin.weight is not model.lin.weight
+    assert model.h is not None
+
+
+def test_a_copy_of_a_network_called_for_many_at_once():
+    model = Remembers()
+    state = {k: torch.stack([v, v]) for k, v in model.state_dict().items()}
+    torch.vmap(lambda s: torch.func.functional_call(model, s, (graph().x, None)))(state)
+    assert duplicate(model).h is None

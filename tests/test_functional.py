@@ -835,6 +835,84 @@ class ByName(nn.Module):
         return self.b(x=self.a(x=x, edge_index=edge_index).relu(), edge_index=edge_index)
 
 
+class Normed(nn.Module):
+    """Outputs are normed, in each network by what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.norm = gcn(5, 6), gcn(6, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.norm(self.b(self.a(x, edge_index).relu(), edge_index))
+
+
+class WithEdges(nn.Module):
+    """Attention that looks at edge features, in a hidden layer or in the last."""
+
+    def __init__(self, last: bool) -> None:
+        super().__init__()
+        self.last = last
+        self.a = gat(5, 4, heads=2, edge_dim=None if last else 2)
+        self.b = gat(8, 3, edge_dim=2 if last else None)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        first, second = (None, edge_attr) if self.last else (edge_attr, None)
+        return self.b(self.a(x, edge_index, first).relu(), edge_index, second)
+
+
+class ShowsAttention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = gat(5, 6), gcn(6, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h, _ = self.a(x, edge_index, return_attention_weights=True)
+        return self.b(h.relu(), edge_index)
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (Normed, "norm.weight: differs after the output layer"),
+        (lambda: WithEdges(True), "b: outputs whose attention looks at edge features"),
+        (ShowsAttention, "a: gives a tuple, expected a tensor"),
+        (Tied, "b.weight, other.weight: are one parameter"),
+    ],
+)
+def test_what_would_come_out_wrong_is_refused(build: Callable[[], nn.Module], told: str) -> None:
+    data = graph()
+    data.edge_attr = torch.rand(data.edge_index.shape[1], 2)
+    one, other = awake(build()), awake(build(), 4)
+    before = copy.deepcopy(one)
+    assert refusal(lambda: exchange(one, other, strategy="functional", data=data)).startswith(told)
+    assert same(one, before)
+
+
+def test_hidden_attention_that_looks_at_edges_is_merged() -> None:
+    data = graph()
+    data.edge_attr = torch.rand(data.edge_index.shape[1], 2)
+    one = awake(WithEdges(False))
+    before = one(data.x, data.edge_index, data.edge_attr)
+    exchange(one, copy.deepcopy(one), strategy="functional", data=data)
+    assert torch.allclose(one(data.x, data.edge_index, data.edge_attr), before, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16, torch.float64])
+def test_networks_of_other_precisions_are_merged_in_one_that_is_fine_enough(precision: torch.dtype) -> None:
+    data = graph()
+    one, other = (awake(Stack(gcn(5, 6), gcn(6, 3)), seed) for seed in (3, 4))
+    with torch.no_grad():
+        for p in (*one.parameters(), *other.parameters()):
+            p.copy_(p.to(torch.bfloat16))  # so that what is merged is the same in all precisions
+    wide = copy.deepcopy(one)
+    exchange(wide, other, strategy="functional", data=data)
+    exchange(one.to(precision), other, strategy="functional", data=data)  # one of them as it was
+    assert {p.dtype for p in one.parameters()} == {precision}
+    room = 2 * torch.finfo(precision).eps if precision != torch.float64 else 1e-4
+    for mine, its in zip(one.parameters(), wide.parameters(), strict=True):
+        assert torch.allclose(mine.float(), its, rtol=room, atol=room)
+
+
 class OneNumber(nn.Module):
     """One output per node, without an axis of its own."""
 

@@ -46,7 +46,7 @@ from akegnn.views import (
     View,
     leaves_out_edges,
 )
-from small import SIZES, exact, graph, graphs, refusal, still
+from small import SIZES, exact, graph, graphs, masked, refusal, still
 
 Factory = Callable[[], nn.Module]
 
@@ -338,6 +338,48 @@ def test_what_cannot_be_vectorised_trains_and_predicts_one_after_another(kind):
     networks = Population(lambda: kind().double(), range(3), "n")
     found = networks.evaluate(task)
     torch.testing.assert_close(found, torch.stack([evaluate(m, task) for m in networks.modules()]), rtol=0, atol=1e-12)
+
+
+class Counting(nn.Module):
+    """Gives its buffer a new tensor, instead of writing into it as BatchNorm does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = pyg.GCNConv(5, 4), pyg.GCNConv(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        h = self.a(x, edge_index).relu()
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * h.mean(0).detach()
+        self.seen = h  # kept, as some do to look at it later
+        return self.b(h - self.mean, edge_index)
+
+
+def test_buffers_that_are_replaced_and_activations_that_are_kept():
+    trainer = Trainer(make_task(graph64()), Training(epochs=5))
+    same_as_alone(lambda: Counting().double(), trainer, VIEWS["Original"])
+    networks = Population(lambda: Counting().double(), range(2), "n")
+    networks.train(trainer, [Replica(seed, "n", Original()) for seed in range(2)], "individual")
+    assert bool((networks.state["mean"] != 0).any())
+
+
+@pytest.mark.parametrize("backbone", ["gcn", "gat"])
+def test_nothing_of_a_training_stays_behind(backbone):
+    def products() -> int:
+        gc.collect()
+        return sum("Propagate" in type(x).__name__ for x in gc.get_objects())
+
+    akegnn.fit(graph(), backbone, seeds=2, epochs=2, device="cpu")
+    before = products()
+    akegnn.fit(graph(), backbone, seeds=2, epochs=2, device="cpu")
+    assert products() == before
+
+
+def test_a_metric_that_is_not_a_number_fails_the_seed_and_says_so():
+    data = masked(graph(), train=list(range(20)), val=list(range(20, 40)), test=list(range(40, 60)))
+    with pytest.raises(RunFailed, match=r"network base, seed 0, epoch 1: the metric <lambda> is nan"):
+        akegnn.fit(data, metric=lambda prediction, target: math.nan, seeds=2, epochs=2)
 
 
 @pytest.mark.parametrize("kind", [Looking, Tied])
@@ -1033,8 +1075,8 @@ def test_one_network_alone_is_given_sparse_features_too(monkeypatch, name, kind)
         sys.modules[BACKBONES[name].__module__], "features", lambda x: (layouts.append(x.layout), features(x))[1]
     )
     trained = []
-    for below in (propagate.SPARSE_BELOW, 0.0):
-        monkeypatch.setattr(propagate, "SPARSE_BELOW", below)
+    for below in (propagate.SPARSE_BELOW["cpu"], 0.0):
+        monkeypatch.setitem(propagate.SPARSE_BELOW, "cpu", below)
         task = make_task(bag_of_words(), kind)
         with seeded(1):
             model = backbone(name, 60, task.outputs)()
@@ -1050,8 +1092,8 @@ def test_sparse_features_with_dropout_give_the_same_distribution(monkeypatch):
     data = bag_of_words()
     data.x = data.x.float()
     task, predictions = make_task(data), []
-    for below in (propagate.SPARSE_BELOW, 0.0):
-        monkeypatch.setattr(propagate, "SPARSE_BELOW", below)
+    for below in (propagate.SPARSE_BELOW["cpu"], 0.0):
+        monkeypatch.setitem(propagate.SPARSE_BELOW, "cpu", below)
         networks = Population(lambda: GCN(60, 3), range(60), "n")
         replicas = [Replica(s, "n", MaskFeatures()) for s in range(60)]
         networks.train(Trainer(task, Training(epochs=6)), replicas, "individual")
@@ -1080,7 +1122,7 @@ def test_dropout_of_features_in_a_sparse_layout(name, layout):
     data = bag_of_words()
     data.x = data.x.to_sparse(layout=layout)
     task = make_task(data)
-    trainer = Trainer(task, Training(epochs=30))
+    trainer = Trainer(task, Training(epochs=100))
     model = backbone(name, 60, dropout=0.3)()
     assert trainer.train(model, MaskFeatures(0.1), "individual", "n", 0).validation > 1.5 * task.floor()
     _, outcomes = train(backbone(name, 60, dropout=0.3), trainer, [MaskFeatures(0.1)] * 2, print)

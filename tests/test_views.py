@@ -623,3 +623,19 @@ def test_features_are_needed(kind):
 def test_edges_are_needed(kind):
     with pytest.raises(AkeError, match=rf"{kind.__name__}: .*edge_index"):
         kind(0.3)(Data(x=torch.rand(3, 2)), seeded())
+
+
+def test_a_transform_may_work_in_place():
+    data = graph()
+    before = data.clone()
+
+    def louder(data: Data) -> Data:
+        data.x += 1
+        data.edge_index[0, 0] = 0
+        return data
+
+    seen = Transform(louder)(data)
+    assert torch.equal(data.x, before.x)
+    assert torch.equal(data.edge_index, before.edge_index)
+    assert torch.equal(seen.x, before.x + 1)
+    assert seen.y is data.y  # what is as it was is the same tensor: what follows from it is worked out once

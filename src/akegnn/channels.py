@@ -13,6 +13,7 @@ import fnmatch
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch_geometric import nn as pyg
 from torch_geometric.data import Data
 
 from .errors import AkeError
-from .forward import forward
+from .forward import check_built, duplicate, forward
 
 # ---- what a map is made of -------------------------------------------------------------------------------------------
 
@@ -243,20 +244,9 @@ def channel_map(
         override: by layer name, ``None`` to leave a layer out, or a :class:`Layer` to use as it is.
     """
     model = _generic_copy(model)
-    given, data = data, _small_graph(model, data)
     tensors = dict(_named_tensors(model))
     sites = list(_find_sites(model, tensors))
-    try:
-        with torch.no_grad():
-            reference = _run(model, data)
-    except AkeError as e:
-        raise AkeError(f"{e}; pass data= (--data)") if given is None and "needs" in str(e) else e from None
-    except Exception as e:
-        hint = "; pass data= (--data)" if given is None else ""
-        raise AkeError(
-            f"{type(model).__name__}: could not be run on a small graph to find its channels "
-            f"({type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}){hint}"
-        ) from e
+    data, reference = _tried(model, data)
     traced = [t for site in sites for t in _layers_of(site)]
     _trace(model, data, sites, traced)
     stays = _reasons_to_stay(sites, tensors)
@@ -276,6 +266,26 @@ def channel_map(
     used = {s.name for x in layers for s in (*x.weights, *x.travels)}
     shapes = {n: tuple(tensors[n].shape) for n in model.state_dict() if n in tensors}
     return ChannelMap(tuple(layers), {n: w for n, w in stays.items() if n not in used}, shapes)
+
+
+@torch.no_grad()
+def _tried(model: nn.Module, given: Data | None) -> tuple[Data, Tensor]:
+    """A graph that the model runs on, and its output: a small one, or one as large as the given one."""
+    small = _small_graph(model, given)
+    try:
+        return small, _run(model, small)
+    except AkeError as e:
+        raise AkeError(f"{e}; pass data= (--data)") if given is None and "needs" in str(e) else e from None
+    except Exception as e:
+        if given is not None:
+            with suppress(Exception):  # some belong to one graph, as those with an embedding for each of its nodes
+                large = _large_graph(given)
+                return large, _run(model, large)
+        hint = "; pass data= (--data)" if given is None else ""
+        raise AkeError(
+            f"{type(model).__name__}: could not be run on a small graph to find its channels "
+            f"({type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}){hint}"
+        ) from e
 
 
 def check_finite(tensors: Mapping[str, Tensor], names: Iterable[str]) -> None:
@@ -306,12 +316,9 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 def _generic_copy(model: nn.Module) -> nn.Module:
     """A float64 copy in evaluation mode whose every entry is different, so that no symmetry of fresh weights
     (zero biases, unit norms) can make a wrong permutation look right."""
-    for name, p in _named_tensors(model):
-        if isinstance(p, nn.parameter.UninitializedParameter):
-            raise AkeError(f"{name}: has no shape yet; run the lazily built model once on your graph first")
+    check_built(model)
     # A caching layer must neither bring its own graph along nor remember a run on the small one.
-    cached = [v for m in model.modules() for k, v in vars(m).items() if k.startswith("_cached") and v is not None]
-    model = copy.deepcopy(model, {id(v): None for v in cached}).cpu().double().eval()
+    model = duplicate(model).cpu().double().eval()
     for module in model.modules():
         if getattr(module, "cached", False) is True:
             module.cached = False  # type: ignore[assignment]
@@ -359,6 +366,16 @@ def _small_graph(model: nn.Module, like: Data | None) -> Data:
         elif like.is_node_attr(key):
             small[key] = rows(value, nodes)
     return small
+
+
+def _large_graph(like: Data) -> Data:
+    """The given graph's nodes and edges, with random numbers in place of its own."""
+    g = torch.Generator().manual_seed(0)
+    made = copy.copy(like).cpu()
+    for key, value in like:
+        if isinstance(value, Tensor) and value.is_floating_point():
+            made[key] = torch.rand(value.shape, generator=g, dtype=torch.float64) + 0.5
+    return made
 
 
 def _find_sites(model: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[_Site]:
@@ -641,7 +658,7 @@ def _invariant(
                 expected[..., offset : offset + outputs] = reference[..., offset + perm]
             elif sites[name].rule.norm:
                 moves |= {replace(s, start=offset, size=outputs): perm for s in sites[name].travels}
-    permuted = copy.deepcopy(model)
+    permuted = duplicate(model)
     tensors = dict(_named_tensors(permuted))
     with torch.no_grad():
         for slot, order in moves.items():

@@ -7,7 +7,6 @@ Every choice is made in float64; values closer than :data:`TIE` are equal, and t
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from torch_geometric.data import Data
 
 from .channels import ChannelMap, Layer, Slot, channel_map, check_finite
 from .errors import AkeError
-from .forward import cast, precision_of
+from .forward import duplicate
 from .functional import Pick, merge
 from .settings import Exchange, derive
 from .strategies import Choice, Strategy, adaptive
@@ -608,7 +607,6 @@ def _merge_modules(
     networks = [target, *sources] if keep else sources
     for network in sources:
         _check_layers(target, network)
-    batches = [cast(batch, precision_of(target)) for batch in batches]
     modes = [(m, m.training) for n in networks for m in n.modules()]
     found = channel_map(target, batches[0])
     maps = [found if n is target else channel_map(n, batches[0]) for n in networks]
@@ -726,7 +724,7 @@ def check_alike(networks: Sequence[nn.Module]) -> None:
 
 def untrained(network: nn.Module, seed: int, layers: Sequence[Layer]) -> nn.Module:
     """A copy with fresh random weights, by every submodule's ``reset_parameters``."""
-    fresh = copy.deepcopy(network)
+    fresh = duplicate(network)
     devices = [p.device for p in fresh.parameters() if p.device.type == "cuda"][:1]
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

@@ -89,6 +89,7 @@ class Result:
     map: ChannelMap
     classes: list[str] | None = None  # their names, where the data has them
     shipped: str = ""  # which candidate it is, where the recipe has several
+    why_not: str = ""  # no channels were exchanged, where that was not possible
     evidence: dict[str, Any] | None = field(default=None, repr=False)  # of the network that ships, see akegnn.evidence
 
     def score(self, name: str = "AKE") -> Score:
@@ -359,7 +360,7 @@ class Plan:
             scores = [Score(x.name, x.validation[k], x.test[k], x.passes, x.seconds[k]) for x in lines]
             rest = (own, alone.metric_name, alone.floor(), dict(alone.sizes), found, alone.example.get("classes"))
             result = Result(final[0], final, scores, moved_in[k], [] if many else bench.history, *rest)
-            result.shipped = made.shipped[k] if made.shipped else ""
+            result.shipped, result.why_not = made.shipped[k] if made.shipped else "", made.why_not
             results.append(result)
         every = Results(results, several, list(bench.failed.values()), bench.history)
         if results:  # of the one that ships: pages show no other

@@ -33,13 +33,18 @@ def arguments(model: nn.Module, data: Data) -> tuple[tuple[Any, ...], dict[str, 
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for p in parameters:
-        value = data.get(p.name)
+        if p.name == "y" and p in required:
+            raise AkeError(
+                f"{type(model).__name__}.forward: asks for 'y', the labels of all nodes, those to be predicted too; "
+                "what may be known goes into a tensor of another name"
+            )
+        value = data.get(p.name) if p.name != "y" else None
         if value is None:
             if p in required:
-                raise AkeError(
-                    f"{type(model).__name__}.forward: needs {p.name!r}, which the graph does not have "
-                    f"(it has {', '.join(sorted(data.keys()))})"
-                )
+                there = f"which the graph does not have (it has {', '.join(sorted(data.keys()))})"
+                if p.name == "adj_t":  # of one edge set; views change edges
+                    there = "but edges are given as 'edge_index' and 'edge_weight'"
+                raise AkeError(f"{type(model).__name__}.forward: needs {p.name!r}, {there}")
             if p.kind is p.POSITIONAL_ONLY:
                 positional.append(p.default)
         elif p.kind is p.POSITIONAL_ONLY:
@@ -57,6 +62,35 @@ def forget(model: nn.Module) -> nn.Module:
         for name in [n for n, v in vars(module).items() if n.startswith("_cached") and v is not None]:
             setattr(module, name, None)
     return model
+
+
+def duplicate(model: nn.Module) -> nn.Module:
+    """A copy that has seen nothing: graphs that layers cache, and activations kept as attributes, stay behind.
+
+    Tensors with a history cannot be copied, and a network that keeps one is an ordinary network.
+    """
+    own = ("_parameters", "_buffers", "_modules")
+    kept = ((name, value) for m in model.modules() for name, value in vars(m).items() if name not in own)
+    seen = [v for name, v in kept if (_has_past(v) or (name.startswith("_cached") and not isinstance(v, int | str)))]
+    return copy.deepcopy(model, {id(v): None for v in seen if v is not None})
+
+
+def _has_past(value: object) -> bool:
+    """Whether a tensor is the outcome of a computation, or something holds one that is."""
+    if isinstance(value, list | tuple):
+        return any(_has_past(v) for v in value)
+    if isinstance(value, dict):
+        return any(_has_past(v) for v in value.values())
+    if not isinstance(value, Tensor):
+        return False
+    return torch._C._functorch.is_functorch_wrapped_tensor(value) or value.grad_fn is not None
+
+
+def check_built(model: nn.Module) -> None:
+    """Layers that wait for a graph to know their width have no weights yet."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(tensor):
+            raise AkeError(f"{name}: has no shape yet; run the lazily built model once on your graph first")
 
 
 def precision_of(model: nn.Module) -> torch.dtype:

@@ -13,7 +13,6 @@ with unit weights; so nothing here knows a type of layer, but that attention is 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +24,7 @@ from torch_geometric.data import Data
 
 from .channels import ChannelMap, Layer, Slot, check_finite, rule_of
 from .errors import AkeError
-from .forward import arguments
+from .forward import arguments, cast, duplicate
 
 State = dict[str, Tensor]
 RIDGE = 1e-10  # of each column's square: keeps dead and repeated channels from dividing by zero
@@ -188,6 +187,8 @@ def _run(
         def hook(m: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
             if name in calls:
                 raise AkeError(f"{name}: called twice in one pass; it cannot be exchanged by function")
+            if not isinstance(out, Tensor):
+                raise AkeError(f"{name}: gives a {type(out).__name__}, expected a tensor to be exchanged by function")
             calls[name] = _Call(args, kwargs, out.clone())  # activations may be written over it
             return (instead or {}).get(name)
 
@@ -226,6 +227,8 @@ class _Reader:
         if attends and several and getattr(inner, "concat", True) is layers[0].output:
             how = "outputs of heads side by side" if layers[0].output else "the mean of heads within a network"
             raise AkeError(f"{name}: {how} cannot be exchanged by function")
+        if attends and layers[0].output and getattr(inner, "lin_edge", None) is not None:
+            raise AkeError(f"{name}: outputs whose attention looks at edge features cannot be exchanged by function")
         if rule.blocks and any(layer.output for layer in layers):
             raise AkeError(f"{name}: outputs in blocks cannot be exchanged by function")
         weights = [slot for layer in layers for slot in layer.inputs]
@@ -623,7 +626,7 @@ class _Merge:
 
         A head keeps its attention when its outputs are turned by ``M`` and its attention vectors by the inverse.
         """
-        module = copy.deepcopy(self.modules[0].get_submodule(site.name))
+        module = duplicate(self.modules[0].get_submodule(site.name))
         heads = int(getattr(module, "heads", 1))
         cut = len(site.name) + 1
         averaged = getattr(module, "concat", True) is False
@@ -720,6 +723,10 @@ def merge(
         moved = {slot.name for x in m.layers for slot in (*x.weights, *x.travels, *x.readers)}
         moved |= {name for name, _ in module.named_parameters()}
         check_finite(state, (name for name in state if name in moved))
+        names: dict[int, str] = {}
+        for name, p in module.named_parameters(remove_duplicate=False):
+            if (first := names.setdefault(id(p), name)) != name:
+                raise AkeError(f"{first}, {name}: are one parameter; they cannot be exchanged by function")
     wanted = {x.name: x.channels for x in (target or maps[0]).layers}
     pool = dict.fromkeys(wanted, 0)
     for m in maps:
@@ -730,6 +737,12 @@ def merge(
     for name, channels in wanted.items():
         if channels > pool[name]:
             raise AkeError(f"{name}: {channels} channels wanted, all networks together have {pool[name]}")
+    # Half precision is too coarse for least squares, and all must have one.
+    every = {v.dtype for state in states for v in state.values() if v.is_floating_point()}
+    wide = torch.float64 if torch.float64 in every else torch.float32
+    given = {name: v.dtype for name, v in states[0].items()}
+    states = [{n: v.to(wide) if v.is_floating_point() else v for n, v in state.items()} for state in states]
+    batches = [cast(batch, wide) for batch in batches]
     _check(modules, states, maps, batches, wanted)
     copies: list[State] = [dict(s) for s in states]
     try:
@@ -737,7 +750,7 @@ def merge(
         made = work.run()
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, ValueError, KeyError, IndexError, TypeError) as e:
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError, StopIteration) as e:
         line = str(e).splitlines()[0] if str(e) else ""
         raise AkeError(f"the networks cannot be exchanged by function ({type(e).__name__}: {line})") from e
     shapes = (target or maps[0]).shapes
@@ -746,7 +759,7 @@ def merge(
             del made[name]  # of no use to the outputs: the network that is made has its own
         else:
             raise AkeError(f"{name}: cannot be brought to the shape {shapes[name]} by function")
-    return made, work.picks
+    return {name: v.to(given[name]) for name, v in made.items()}, work.picks
 
 
 def _check(
@@ -767,6 +780,10 @@ def _check(
             )
         if layer.output and each != {wanted[layer.name]}:
             raise AkeError(f"{layer.name}: the networks do not give the same outputs")
+        site = _site_name(modules[0], layer.weights[0].name)
+        for slot in (s for s in layer.travels if layer.output and not s.name.startswith(f"{site}.")):
+            if any(not torch.equal(s[slot.name], states[0][slot.name]) for s in states):  # as BatchNorm's would
+                raise AkeError(f"{slot.name}: differs after the output layer; it cannot be exchanged by function")
         apart = {int(getattr(m.get_submodule(_site_name(m, layer.weights[0].name)), "heads", 1)) for m in modules}
         if (heads > 1 or len(apart) > 1) and (len(apart) > 1 or each != {wanted[layer.name]}):
             raise AkeError(f"{layer.name}: heads of other widths or numbers cannot be exchanged by function")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .channels import ChannelMap, Layer, channel_map
 from .errors import AkeError, RunFailed
 from .exchange import Swap, as_swaps, exchange_populations
-from .forward import forward, precision_of
+from .forward import duplicate, forward, precision_of
 from .functional import merge
 from .models import Factory
 from .population import Hook, Population, Replica
@@ -52,6 +52,7 @@ class Made:
     swaps: list[Swap]
     shipped: list[str] = field(default_factory=list)  # by cell: which candidate it is, where there are several
     exchanged: dict[str, Tensor] | None = None  # the first network right after the exchange, where it is of that shape
+    why_not: str = ""  # no channels were exchanged, where that was not possible
 
 
 @dataclass
@@ -96,7 +97,7 @@ class Bench:
         assert self.map.shapes  # found first: a model that cannot be run should be told of in a line
         if task.name == "node":
             with torch.no_grad():
-                out = forward(copy.deepcopy(sample).to(task.device).eval(), task.example)
+                out = forward(duplicate(sample).to(task.device).eval(), task.example)
             check_outputs(task.name, out, task.outputs)
 
     @cached_property
@@ -187,7 +188,7 @@ class Bench:
     def merge(self, networks: Sequence[Networks], factory: Factory | None = None) -> tuple[Networks, list[Swap]]:
         """One network of several, by function, cell by cell; ``factory`` builds one of another width."""
         started = time.perf_counter()
-        module = copy.deepcopy(networks[0].population.template).eval()
+        module = duplicate(networks[0].population.template).eval()
         made = networks[0].copy()
         made.population.moments = None  # of other weights
         wanted = self.map

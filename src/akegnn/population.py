@@ -25,7 +25,7 @@ from torch.func import functional_call
 from torch_geometric.data import Batch, Data
 
 from .errors import AkeError, RunFailed
-from .forward import arguments, forget
+from .forward import arguments, check_built, duplicate, forget
 from .propagate import Edges, Sparse, Structure, mostly_zero
 from .settings import Training, derive
 from .tasks import Task
@@ -78,7 +78,8 @@ class Population:
                 model = factory()
             if not isinstance(model, nn.Module):
                 raise AkeError(f"model: the function built a {type(model).__name__}, expected a torch.nn.Module")
-            states.append(forget(model).state_dict())
+            check_built(model)
+            states.append(_tensors_of(forget(model)))
         self.template = model
         self.state = {k: torch.stack([s[k] for s in states]) for k in states[0]}
 
@@ -86,8 +87,8 @@ class Population:
     def of(cls, modules: Sequence[nn.Module]) -> Population:
         """From modules of one architecture; they are copied."""
         population = cls.__new__(cls)
-        population.template = forget(copy.deepcopy(modules[0]))
-        states = [m.state_dict() for m in modules]
+        population.template = forget(duplicate(modules[0]))
+        states = [_tensors_of(m) for m in modules]
         population.state = {k: torch.stack([s[k] for s in states]) for k in states[0]}
         return population
 
@@ -118,7 +119,7 @@ class Population:
 
     def module(self, i: int) -> nn.Module:
         """One network as an ordinary module (a copy)."""
-        model = copy.deepcopy(self.template)
+        model = duplicate(self.template)
         model.load_state_dict(self.state_dict(i))
         return model
 
@@ -278,6 +279,15 @@ class Population:
         return Outcome(t.best_epoch, t.validation, t.seconds, history=history)
 
 
+def _tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """All that a network is made of."""
+    state = model.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise AkeError(f"{name}: must be a tensor, is a {type(value).__name__}; extra state cannot be kept")
+    return state
+
+
 class _NotVectorisable(Exception):
     pass
 
@@ -430,7 +440,16 @@ class _Vectorised:
 
     def _call(self, state: Mapping[str, Tensor], data: Data) -> Tensor:
         positional, named = arguments(self.template, data)
-        return functional_call(self.template, dict(state), positional, named)  # type: ignore[no-any-return]
+        given = dict(state)
+        out = functional_call(self.template, given, positional, named)
+        self._keep(state, given)
+        return out  # type: ignore[no-any-return]
+
+    def _keep(self, state: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> None:
+        """Buffers that were given new tensors, instead of being written into as BatchNorm does it."""
+        for name, value in after.items():
+            if name not in self.parameters and value is not state[name]:
+                state[name].copy_(value.detach())
 
     def losses(self, state: Mapping[str, Tensor]) -> Tensor:
         """Each replica's training loss, ``[R]``."""
@@ -492,7 +511,7 @@ def _needed(population: Population, trainer: Trainer, replicas: Sequence[Replica
 
     def note(t: Tensor) -> Tensor:
         kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
-        return t
+        return t.detach()  # with its history it would hold itself, for good
 
     with seeded(0), torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
         _attempt(lambda: learn.losses(state))
@@ -768,7 +787,7 @@ def _train_together(
     group.close()
     population.state = best.state
     population.moments = optimizer.state_dict() if trainer.keep else None
-    outcomes = best.outcomes(phase, replicas, (time.perf_counter() - started) / count)
+    outcomes = best.outcomes(phase, replicas, (time.perf_counter() - started) / count, inputs.task.metric_name)
     outcomes[0].history = history  # means over all of them
     return outcomes
 
@@ -848,7 +867,8 @@ class _Best:
         self.top, self.low = self.score.clone(), self.loss.clone()  # of all epochs, whether best or not
         self.last = torch.zeros_like(self.epoch)  # the last epoch that reached one of them
         self.active = torch.ones(count, device=device, dtype=torch.bool)
-        self.failed = torch.zeros(count, device=device, dtype=torch.long)  # the epoch in which the loss was not finite
+        self.failed = torch.zeros(count, device=device, dtype=torch.long)  # the epoch in which it did
+        self.unjudged = torch.zeros_like(self.active)  # whether that was because the metric was not a number
         self.training = torch.zeros(count, device=device, dtype=torch.float64)
         self.validation = torch.zeros(count, device=device, dtype=torch.float64)
 
@@ -880,6 +900,8 @@ class _Best:
         self.training.copy_(training)
         self.validation.copy_(score)
         finite = torch.isfinite(training) & sound
+        self.unjudged |= self.active & finite & score.isnan()
+        finite &= ~score.isnan()
         self.failed.copy_(torch.where(self.active & ~finite, self.now, self.failed))
         self.active &= finite
         self.last.copy_(torch.where((score >= self.top) | (loss <= self.low), self.now, self.last))
@@ -912,15 +934,15 @@ class _Best:
         stopped = count if epoch == epochs else count - int(self.active.sum())
         return Epoch(phase, network, epoch, epochs, loss, validation, best, together=count, stopped=stopped)
 
-    def outcomes(self, phase: str, replicas: Sequence[Replica], seconds: float) -> list[Outcome]:
-        found = zip(replicas, self.epoch.tolist(), self.score.tolist(), self.failed.tolist(), strict=True)
+    def outcomes(self, phase: str, replicas: Sequence[Replica], seconds: float, metric: str) -> list[Outcome]:
+        found = zip(replicas, *(x.tolist() for x in (self.epoch, self.score, self.failed, self.unjudged)), strict=True)
+        why = ("the loss is not finite; try a smaller lr", f"the metric {metric} is nan")
         return [
-            Outcome(epoch, score, seconds, _why(phase, replica, failed) if failed else "")
-            for replica, epoch, score, failed in found
+            Outcome(epoch, score, seconds, f"{_where(phase, replica, failed)}: {why[unjudged]}" if failed else "")
+            for replica, epoch, score, failed, unjudged in found
         ]
 
 
-def _why(phase: str, replica: Replica, epoch: int) -> str:
+def _where(phase: str, replica: Replica, epoch: int) -> str:
     split = f"split {replica.split}, " if replica.split else ""
-    where = f"{phase}, network {replica.network}, {split}seed {replica.seed}, epoch {epoch}"
-    return f"{where}: the loss is not finite; try a smaller lr"
+    return f"{phase}, network {replica.network}, {split}seed {replica.seed}, epoch {epoch}"

@@ -164,6 +164,7 @@ def write(result: Result | Results, folder: Path) -> None:
         "split_of_model": shown.settings.split,
         "failures": [] if isinstance(result, Result) else result.failures,
         "swaps": len(swaps),
+        "why_not_exchanged": shown.why_not,
         "parameters": sum(p.numel() for p in shown.model.parameters()),
         "versions": versions(),
     }
@@ -318,6 +319,7 @@ def card(result: Result | Results) -> str:
         floor = f"Chance, or always the commonest training class: {100 * result.floor:.2f}.\n"
     drawn = f"Splits: {s.splits_drawn}.\n" if s.splits_drawn else ""
     sizes = ", ".join(f"{k} {v}" for k, v in result.sizes.items())
+    why_not = f"\nNo channels were exchanged: {result.why_not}." if result.why_not else ""
     missing = unrepeatable(s)
     repeat = "Repeat it with `akegnn train --config config.toml --out ANOTHER_FOLDER`."
     if missing:
@@ -331,7 +333,7 @@ One network made by adaptive knowledge exchange (recipe `{s.recipe}`, {seeds}) o
 | --- | --- | --- | --- | --- |
 {rows}
 
-{floor}{drawn}Split sizes: {sizes}. {len(result.swaps)} swaps, see `swaps.csv`.
+{floor}{drawn}Split sizes: {sizes}. {len(result.swaps)} swaps, see `swaps.csv`.{why_not}
 `model.safetensors` holds {shipped}. {repeat}
 """
 

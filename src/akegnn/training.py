@@ -159,7 +159,7 @@ class Trainer:
         wanted = inspect.signature(self.own_loop).parameters
         returned = self.own_loop(model, _given(job.seen), **{k: v for k, v in offers.items() if k in wanted})
         if isinstance(returned, nn.Module):
-            model = returned
+            model = _unwrapped(returned, like=model)
         elif returned is not None:
             raise AkeError(f"train: must return the model or None, returned {type(returned).__name__}")
         score = self._judged(self.task, evaluate(model, self.task), job.where)
@@ -197,7 +197,8 @@ class Trainer:
             decay = next((d for pattern, d in patterns if fnmatchcase(name, pattern)), self.settings.weight_decay)
             groups.setdefault(decay, []).append(p)
         given: dict[str, Any] = {"lr": self.settings.lr, "weight_decay": self.settings.weight_decay}
-        if "fused" in inspect.signature(kind).parameters and all(p.device.type == "cpu" for _, p in named):
+        plain = all(p.device.type == "cpu" and p.is_floating_point() for _, p in named)
+        if plain and "fused" in inspect.signature(kind).parameters:
             given["fused"] = True  # one pass over the parameters instead of a dozen
         try:
             return kind([{"params": group, "weight_decay": decay} for decay, group in groups.items()], **given)
@@ -262,6 +263,19 @@ class _Best:
             self.standing, self.epoch, self.score = standing, epoch, score
             for name, value in model.state_dict().items():
                 self.state[name].copy_(value)
+
+
+def _unwrapped(model: nn.Module, like: nn.Module) -> nn.Module:
+    """The network in what a person's loop gave back, which may have wrapped it (to average or to compile it)."""
+    wanted = {name: value.shape for name, value in like.state_dict().items()}
+    inner: object = model
+    while isinstance(inner, nn.Module):
+        if {name: getattr(value, "shape", None) for name, value in inner.state_dict().items()} == wanted:
+            return inner
+        inner = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
+    raise AkeError(
+        f"train: must return a model of the shape that it was given, returned another {type(model).__name__}"
+    )
 
 
 def _given(seen: Any) -> Any:

@@ -313,7 +313,8 @@ class Transform(View):
     transform: Callable[[Data], Data] = lambda data: data
 
     def draw(self, data: Data, generator: torch.Generator | None) -> Data:
-        nodes = data.num_nodes
+        nodes, given = data.num_nodes, data
+        data = data.clone()  # to be changed in place, if that is how it is written
         if generator is None:
             changed = self.transform(data)
         else:
@@ -333,7 +334,16 @@ class Transform(View):
                 f"view {self.transform!r}: a view must keep the node set, "
                 f"but it made {changed.num_nodes} nodes of {nodes}"
             )
+        for key, value in given:  # what it left alone stays the same tensor, from which much is derived once
+            if isinstance(value, Tensor) and isinstance(changed.get(key), Tensor) and _same(value, changed[key]):
+                changed[key] = value
         return changed
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if one.layout != torch.strided or (one.layout, one.dtype, one.device) != (other.layout, other.dtype, other.device):
+        return False
+    return torch.equal(one, other)
 
 
 def leaves_out_edges(kind: type[View]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 from torch import nn
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from akegnn.tasks import NodeTask, make_task
 from akegnn.views import MaskFeatures, Original
@@ -84,6 +84,17 @@ def test_a_function_is_a_metric():
     made = task(largest)
     assert made.metric_name == "largest"
     assert made.score(torch.arange(180.0).view(60, 3), "val") == 38 + 3
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.float32])
+def test_what_a_metric_gives_may_be_a_number_of_any_kind(kind):
+    task = make_task(graph(), metric=lambda prediction, target: kind(0.25))
+    found = task.score(torch.zeros(60, 3), "val")
+    assert (type(found), found) == (float, 0.25)
+
+
+def test_a_graph_of_several_kinds_is_refused():
+    assert refusal(lambda: make_task(HeteroData())).startswith("data: has several kinds of nodes or edges")
 
 
 def test_an_unknown_metric():

@@ -31,6 +31,7 @@ STEPS, RESTART = 10, 0.1  # of smoothing over edges: how far it goes, and what s
 RAREST = 0.1  # of an even share: a class that the teachers say less often than that counts as if they said it so often
 TINY = 1e-30
 RATE = 0.3  # of the edges that are left out, anew in every epoch
+MERGED, BEST = "merged", "best of phase 1"  # where the other candidates start: the second where nothing can be merged
 AGAIN, FEWER = "merged, trained again", "merged, trained on fewer edges"
 TAUGHT, EVENLY = "merged, taught", "merged, taught evenly"
 
@@ -61,9 +62,10 @@ class Candidate:
 def make(bench: Bench) -> Made:
     """Merge, train the candidates, and take for each cell the one with the best validation score."""
     teachers = bench.individual
-    start, swaps = _start(bench)
-    lines = [bench.measure("after exchange", start)]
-    spent, tried = list(start.seconds), [Candidate("merged", start)]
+    start, swaps, why_not = _start(bench)
+    begun = BEST if why_not else MERGED
+    lines = [bench.measure(BEST if why_not else "after exchange", start)]
+    spent, tried = list(start.seconds), [Candidate(begun, start)]
     if bench.factory is not None and not bench.exchange.width:
         tried.append(Candidate("plain", bench.base))
         spent = [a + b for a, b in zip(spent, bench.base.seconds, strict=True)]
@@ -71,14 +73,15 @@ def make(bench: Bench) -> Made:
     for name in students(bench.trainer):
         view = Original() if name == AGAIN else DropEdges(RATE, resample="epoch")
         targets = [Targets(soft, WEIGHT) for soft in lessons[name]] if name in lessons else None
-        candidate = _train(bench, name, start.copy(), view, targets)
+        candidate = _train(bench, name.replace(MERGED, begun), start.copy(), view, targets)
         tried.append(candidate)
-        lines.append(bench.measure(name, candidate.networks))
+        lines.append(bench.measure(candidate.name, candidate.networks))
         spent = [s + b - a for s, a, b in zip(spent, start.seconds, candidate.networks.seconds, strict=True)]
     best, shipped = choose(bench, tried)
     best.seconds = spent
     lines.append(bench.measure("AKE", best))
-    return Made(lines, [best], swaps, shipped, None if bench.exchange.width else start.population.state)
+    exchanged = None if bench.exchange.width else start.population.state
+    return Made(lines, [best], swaps, shipped, exchanged, why_not)
 
 
 def _train(bench: Bench, name: str, network: Networks, view: View, targets: list[Targets] | None) -> Candidate:
@@ -110,23 +113,23 @@ def choose(bench: Bench, candidates: Sequence[Candidate]) -> tuple[Networks, lis
     return best, names
 
 
-def _start(bench: Bench) -> tuple[Networks, list[Swap]]:
-    """The network that the exchange makes; where that is not possible, the best of phase 1."""
+def _start(bench: Bench) -> tuple[Networks, list[Swap], str]:
+    """The network that the exchange makes; where that is not possible, the best of phase 1, and why it is not."""
     try:
         if strategy(bench.exchange.strategy).merges and not bench.exchange.width:
             merged, swaps = bench.merged
-            return merged.copy(), swaps
+            return merged.copy(), swaps, ""
         networks = [n.copy() for n in bench.individual]
         swaps = bench.swap(networks)
         networks[0].seconds = total(networks)
-        return networks[0], swaps
+        return networks[0], swaps, ""
     except AkeError as e:
         if bench.exchange.width:
             raise
         bench.say(f"exchange: {e}; going on with the best network of phase 1")
         best, _ = choose(bench, [Candidate(name, n) for name, n in zip(bench.names, bench.individual, strict=True)])
         best.seconds = total(bench.individual)
-        return best, []
+        return best, [], str(e)
 
 
 def students(trainer: Trainer) -> list[str]:

@@ -35,7 +35,7 @@ def run_page(folder: Path) -> Page:
     networks = f"{COUNTED[count] if count < len(COUNTED) else count} networks" if count > 1 else "One network"
     seeds = len({(x.split, x.seed) for x in run.scores})
     lead = (
-        f"{networks}, each trained on its own view of the graph, {_what_became(s.exchange.strategy)} "
+        f"{networks}, each trained on its own view of the graph, {_what_became(run)} "
         f"(recipe {s.recipe}); one ships. {_counted(seeds)}, {s.task} task, {run.metrics['metric']} in per cent on the "
         "original data, at each network's best validation epoch."
     )
@@ -189,7 +189,8 @@ def _exchange(run: Records) -> Section:
     layers = (run.evidence or {}).get("layers", [])
     text = []
     if not own:
-        text.append("No channels were exchanged.")
+        why_not = run.metrics.get("why_not_exchanged")  # earlier versions did not tell
+        text.append(f"No channels were exchanged: {why_not}." if why_not else "No channels were exchanged.")
     else:
         moved = sum(x.scalars for x in own)
         count = len(run.settings.views)
@@ -213,8 +214,10 @@ def _exchange(run: Records) -> Section:
     return Section("exchange", "What was exchanged", text, charts=[*drawn, *overview], choose=choose)
 
 
-def _what_became(name: str) -> str:
-    if strategy(name).merges:
+def _what_became(run: Records) -> str:
+    if run.metrics.get("why_not_exchanged"):
+        return "could not exchange channels; the best of them was trained again in several ways"
+    if strategy(run.settings.exchange.strategy).merges:
         return "were merged into one, which was trained again in several ways"
     return "exchanged channels and were trained again"
 

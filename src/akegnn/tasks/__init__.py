@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from ..data import own
 from ..errors import AkeError
@@ -33,6 +33,8 @@ def make_task(
     ``masks="random"`` draws the three parts, ``labels_per_class`` draws the training nodes, both by the number of the
     split; see :mod:`akegnn.data.splits`.
     """
+    if isinstance(data, HeteroData):
+        raise AkeError("data: has several kinds of nodes or edges, expected one of each (data.to_homogeneous())")
     one = isinstance(data, Data)
     task = task or ("node" if one else "graph")
     if task not in TASKS:

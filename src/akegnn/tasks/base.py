@@ -110,7 +110,7 @@ class Task(ABC):
 
     def score(self, prediction: Tensor, part: str) -> float:
         """The metric on one part."""
-        return self._metric(*self.part(prediction, part))
+        return float(self._metric(*self.part(prediction, part)))
 
     def scores(self, predictions: Tensor, part: str) -> Tensor:
         """The metric of each replica's prediction, ``[R, ...] -> [R]``."""
