@@ -18,6 +18,7 @@ from torch_geometric.data import Batch, Data
 
 from akegnn import exchange
 from akegnn.backbones import BACKBONES
+from akegnn.channels import ChannelMap
 from akegnn.errors import AkeError
 from akegnn.exchange import Swap, exchange_ring
 from akegnn.functional import Equations, greedy
@@ -886,6 +887,15 @@ def test_what_would_come_out_wrong_is_refused(build: Callable[[], nn.Module], to
     before = copy.deepcopy(one)
     assert refusal(lambda: exchange(one, other, strategy="functional", data=data)).startswith(told)
     assert same(one, before)
+
+
+@pytest.mark.parametrize(
+    "given", [{"channels": 8}, {"bins": 20}, {"layers": "hidden"}, {"map": ChannelMap((), {}, {})}]
+)
+def test_what_a_merge_has_no_use_for_is_refused(given: dict[str, Any]) -> None:
+    one, other = (awake(Stack(gcn(5, 6), gcn(6, 3)), seed) for seed in (3, 4))
+    told = refusal(lambda: exchange(one, other, strategy="functional", data=graph(), **given))
+    assert told == f"{next(iter(given))}: not for strategy 'functional', which makes every channel of the target anew"
 
 
 def test_hidden_attention_that_looks_at_edges_is_merged() -> None:

@@ -571,6 +571,10 @@ def exchange(
         if not isinstance(network, nn.Module):
             raise AkeError(f"{what}: must be a torch.nn.Module, is a {type(network).__name__}")
     if named_strategy(strategy).merges:
+        usual = Exchange()
+        asked = {"channels": channels != usual.channels, "bins": bins != usual.bins, "layers": layers != usual.layers}
+        for name in (n for n, given in {**asked, "map": map is not None}.items() if given):
+            raise AkeError(f"{name}: not for strategy {strategy!r}, which makes every channel of the target anew")
         return _merge_modules(target, sources, data, keep, inner)
     if not keep or inner:
         raise AkeError(f"{'inner' if keep else 'keep'}: only for strategy 'functional', not for {strategy!r}")
