@@ -84,11 +84,12 @@ def table(rows: list[dict[str, str]]) -> str:
     def ships(v: Rows, how: str) -> float:
         return held(chosen(v, [*BEFORE, *CHOICES[how](v)]))
 
-    first, *_, last = CHOICES
-    lines = [["over the plain network", *TAUGHT, f"what ships, over: {first}"]]
+    first, *_, one, last = CHOICES
+    lines = [["over the plain network", *TAUGHT, f"what ships, over: {first}", "of it by teaching evenly"]]
     for about, found in {**pairs, "**all**": every}.items():
         gains = (difference([held(v[name]) - held(v["base"]) for v in found]) for name in TAUGHT)
-        lines.append([about, *gains, difference([ships(v, last) - ships(v, first) for v in found])])
+        both = (difference([ships(v, last) - ships(v, other) for v in found]) for other in (first, one))
+        lines.append([about, *gains, *both])
     lines += [[], ["the teachers' mean, four passes", "over the plain network", "over the mean as it is"]]
     for name in TEACHERS:
         gains = (difference([held(v[name]) - held(v[other]) for v in every]) for other in ("base", "teachers"))
