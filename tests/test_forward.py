@@ -204,10 +204,18 @@ class AsksForAdjacency(Model):
         return self.see(adj_t=adj_t)
 
 
-def test_labels_are_never_given_by_name():
-    data, model = graph(y=torch.tensor([0, 1, 0])), Labels()
+class KnownLabels(Model):
+    def forward(self, x, edge_index, y, train_mask):
+        return self.see(y=y, train_mask=train_mask)
+
+
+def test_labels_are_given_only_with_the_mask_of_those_that_may_be_known():
+    data, model = graph(y=torch.tensor([0, 1, 0]), train_mask=torch.tensor([True, False, False])), Labels()
     forward(model, data)
     assert model.seen == {"y": None}
+    asks = KnownLabels()
+    forward(asks, data)
+    assert asks.seen == {"y": data.y, "train_mask": data.train_mask}
     with pytest.raises(AkeError, match="asks for 'y', the labels of all nodes"):
         forward(AsksForLabels(), data)
 

@@ -32,13 +32,14 @@ def arguments(model: nn.Module, data: Data) -> tuple[tuple[Any, ...], dict[str, 
         return ((), {required[0].name: data}) if by_name else ((data,), {})
     positional: list[Any] = []
     named: dict[str, Any] = {}
+    blind = not any(p.name == "train_mask" for p in parameters)  # cannot tell which labels may be known
     for p in parameters:
-        if p.name == "y" and p in required:
+        if blind and p.name == "y" and p in required:
             raise AkeError(
-                f"{type(model).__name__}.forward: asks for 'y', the labels of all nodes, those to be predicted too; "
-                "what may be known goes into a tensor of another name"
+                f"{type(model).__name__}.forward: asks for 'y', the labels of all nodes, those to be predicted too, "
+                "but not for 'train_mask', which tells those that may be known"
             )
-        value = data.get(p.name) if p.name != "y" else None
+        value = data.get(p.name) if not (blind and p.name == "y") else None
         if value is None:
             if p in required:
                 there = f"which the graph does not have (it has {', '.join(sorted(data.keys()))})"
