@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import rows as kept
-from akegnn.methods.strong import EVENLY
 from akegnn.stats import Gain, Scores, paired, summarise
 
 RESULTS = Path("results")
@@ -142,13 +141,6 @@ def summary() -> str:
         f"{len(near)} citation cells ({', '.join(apart) or 'no other'}); with half the channels above the single "
         f"network in {sum(g.mean > 0 for g in half.values())} of {len(half)}."
     )
-    now = [k for k, v in found.items() if k[1] in CITATION and EVENLY in v]
-    before = [k for k, v in found.items() if k[1] in CITATION and EVENLY not in v]
-    for about, cells in (("The recipe as it is", now), ("The recipe before it smoothed and taught evenly", before)):
-        gains = [g.mean for k in cells if (g := over(found[k], "strong", "ensemble+FT")) is not None]
-        if gains:
-            text = f"{100 * statistics.fmean(gains):+.2f} over ensemble+FT on average"
-            lines.append(f"- {about}, {len(cells)} citation cells: {text} ({', '.join(map('/'.join, cells))}).")
     return "\n".join(lines)
 
 

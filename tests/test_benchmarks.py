@@ -159,6 +159,18 @@ def test_smoothing_is_measured_and_shown(script, monkeypatch):
     assert all(len({line.count("|") for line in t}) == 1 for t in lines), "as many cells in every line"
 
 
+def test_evenly_every_class_counts_the_same(script):
+    evenly = script("smoothing").evenly
+    g = torch.Generator().manual_seed(0)
+    soft = (torch.randn(2, 500, 4, generator=g) + torch.tensor([1.0, 0.0, 0.0, -1.0])).softmax(-1)
+    even = evenly(soft)
+    assert torch.allclose(even.sum(-2), torch.full((2, 4), 125.0), rtol=1e-4)
+    ratio = even / soft
+    assert torch.allclose(ratio, ratio[:, :1].expand_as(ratio), rtol=1e-4)  # the same factor for all nodes
+    hardly = torch.tensor([1.0, 1e-9]).expand(100, 2)
+    assert torch.allclose(evenly(hardly).sum(0), torch.tensor([50.0, 1e-6]))  # ten times as much at most
+
+
 def test_what_ships_is_chosen_by_validation_and_targets_are_smoothed_by_it(script):
     smoothing = script("smoothing")
 

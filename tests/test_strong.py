@@ -18,7 +18,7 @@ import small
 from akegnn import phases, runs
 from akegnn.backbones import GCN
 from akegnn.fit import plan
-from akegnn.methods.strong import Candidate, choose, evenly, make, smoothed
+from akegnn.methods.strong import Candidate, choose, make, smoothed
 from akegnn.population import Population, Replica
 from akegnn.report.run import run_page
 from akegnn.settings import Training
@@ -27,7 +27,7 @@ from akegnn.training import Targets, Trainer, softened
 from akegnn.views import DropEdges, Original, Subgraph
 from small import Net, exact, graph, graphs, masked, refusal, same, still
 
-TRAINED = ["merged, trained again", "merged, taught", "merged, taught evenly", "merged, trained on fewer edges"]
+TRAINED = ["merged, trained again", "merged, taught", "merged, trained on fewer edges"]
 CANDIDATES = ["after exchange", "base", *TRAINED]
 UNMERGED = ["best of phase 1", *(name.replace("merged", "best of phase 1") for name in TRAINED)]
 
@@ -74,8 +74,7 @@ def test_the_candidate_with_the_best_validation_score_ships(seed: int, labels: s
     result = fit(data, baseline=True, seed=seed, epochs=4)
     lines = {s.name: s for s in result.scores}
     tried = [lines[n] for n in CANDIDATES if n in lines]
-    assert len(tried) == (5 if labels == "few" else 4)
-    assert ("merged, taught evenly" in lines) is (labels == "few")
+    assert len(tried) == 4
     best = max(s.validation for s in tried)
     assert result.score().validation == best
     assert result.score().test in {s.test for s in tried if s.validation == best}
@@ -100,7 +99,6 @@ def test_it_is_the_default_and_repeats() -> None:
 def test_several_seeds_and_splits_are_as_one_at_a_time(given: dict[str, Any]) -> None:
     data = graph(90)
     every = fit(data, **quiet(seeds=2, splits=2, baseline=True, **given))
-    assert ("merged, taught evenly" in [s.name for s in every.best.scores]) is bool(given)
     assert len(every.results) == 4
     for one in every.results:
         alone = fit(data, **quiet(seed=one.settings.seed, split=one.settings.split, baseline=True, **given))
@@ -316,14 +314,13 @@ def test_an_own_loop_that_asks_for_targets_gets_the_teachers_sharpened_mean() ->
 @pytest.mark.parametrize("alike", [True, False])
 def test_with_few_labels_it_is_smoothed_over_the_edges_where_validation_is_for_it(alike: bool) -> None:
     data = joined(few(), alike)
-    result, mean, got = told(data, Alone, epochs=30)
+    _, mean, got = told(data, Alone, epochs=30)
     wide = pagerank(mean, data)
     val = data.val_mask
     score, wider = (float((p.argmax(1) == data.y)[val].double().mean()) for p in (mean, wide))
     assert wider > score if alike else wider < score
     assert torch.allclose(got, (4 * (wide if alike else mean).log()).softmax(1), atol=1e-4)
     assert torch.allclose(got.sum(1), torch.ones(90))
-    assert "merged, taught evenly" not in [s.name for s in result.scores]  # rows of which do not add up to one
 
 
 class Alone(nn.Module):
@@ -389,27 +386,16 @@ def test_smoothing_of_several_at_once_is_personalised_pagerank() -> None:
     assert not smoothed(sure, data).isnan().any()
 
 
-def test_evenly_every_class_counts_the_same() -> None:
-    g = torch.Generator().manual_seed(0)
-    soft = (torch.randn(2, 500, 4, generator=g) + torch.tensor([1.0, 0.0, 0.0, -1.0])).softmax(-1)
-    even = evenly(soft)
-    assert torch.allclose(even.sum(-2), torch.full((2, 4), 125.0), rtol=1e-4)
-    ratio = even / soft
-    assert torch.allclose(ratio, ratio[:, :1].expand_as(ratio), rtol=1e-4)  # the same factor for all nodes
-    hardly = torch.tensor([1.0, 1e-9]).expand(100, 2)
-    assert torch.allclose(evenly(hardly).sum(0), torch.tensor([50.0, 1e-6]))  # ten times as much at most
-
-
 @pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
 def test_models_of_few_digits_are_taught_too(precision: torch.dtype) -> None:
     """There are no sparse products of such numbers on a CPU; targets are made in more digits."""
     result = fit(few(), lambda: pyg.GCN(5, 4, 2, 3).to(precision), baseline=True)
-    assert {"merged, taught", "merged, taught evenly"} <= {s.name for s in result.scores}
+    assert "merged, taught" in {s.name for s in result.scores}
     assert next(result.model.parameters()).dtype == precision
 
 
 @pytest.mark.parametrize("model", ["gcn", "grand"])
-def test_taught_evenly_is_the_loss_on_even_targets(model: str) -> None:
+def test_what_is_taught_is_learned_by_the_loss_on_soft_targets(model: str) -> None:
     """Trained alone on these targets, the merged network becomes the candidate."""
     data = few()
     bench = plan(data, model, **{**small.QUICK, "recipe": "strong", "epochs": 4}).bench([(0, 0)])
@@ -417,9 +403,9 @@ def test_taught_evenly_is_the_loss_on_even_targets(model: str) -> None:
     mean = torch.stack([bench.predict(n).softmax(-1) for n in bench.individual]).mean(0)
     wide = torch.stack([pagerank(m, data) for m in mean])
     before, after = (bench.task.scores(p.log(), "val") for p in (mean, wide))
-    soft = evenly((4 * (wide if after >= before else mean).log()).softmax(-1))
+    soft = (4 * (wide if after >= before else mean).log()).softmax(-1)
     network = bench.merged[0].copy()
-    view, name = DropEdges(0.3, resample="epoch"), "merged, taught evenly"
+    view, name = DropEdges(0.3, resample="epoch"), "merged, taught"
     bench.train(network, view, "re-training", name, targets=[Targets(soft[0], 0.9)])
     assert lines[name].test == bench.measure(name, network).test
     assert lines[name].validation == bench.measure(name, network).validation

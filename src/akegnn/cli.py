@@ -29,7 +29,7 @@ from .exchange import exchange as exchange_networks
 from .experiments import EXPERIMENTS, Shard
 from .fit import Plan, Results, as_device, number_list, plan
 from .forward import cast, forward, precision_of
-from .methods.strong import students
+from .methods.strong import STUDENTS
 from .models import build, complete_arguments, find_class
 from .progress import Display
 from .report import write as write_report
@@ -296,7 +296,7 @@ def train(
         return
     again, base = len(s.views), s.baseline
     if s.recipe == "strong":  # the candidates; the base is one of them
-        again, base = len(students(prepared.trainer)), s.baseline or not s.exchange.width
+        again, base = STUDENTS, s.baseline or not s.exchange.width
     trainings = int(base) + len(s.views) + again
     display = Display(trainings, quiet)
     with runs.writing(folder, s) as writing, ExitStack() as stack:

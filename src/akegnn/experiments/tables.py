@@ -47,7 +47,7 @@ def _strong_tasks() -> list[Job]:
 
 BEYOND = (
     *("base", "FT", "ensemble", "ensemble, mean", "ensemble+FT", "ensemble+FT, mean", "by function"),
-    *("by function, half", "merged, trained again", "merged, taught", "merged, taught evenly"),
+    *("by function, half", "merged, trained again", "merged, taught"),
     *("merged, trained on fewer edges", "strong"),
 )
 

@@ -26,14 +26,13 @@ from ..views import DropEdges, Original, View
 
 WEIGHT = 0.9  # of the loss on soft targets
 SHARPER = 4.0  # the power to which the teachers' probabilities are raised: a temperature of 1/4
-FEW = 0.1  # of the nodes: where fewer are for training, more is made of what the teachers say of the others
+FEW = 0.1  # of the nodes: where fewer are for training, what the teachers say may be smoothed over the edges
 STEPS, RESTART = 10, 0.1  # of smoothing over edges: how far it goes, and what stays where it is in every step
-RAREST = 0.1  # of an even share: a class that the teachers say less often than that counts as if they said it so often
 TINY = 1e-30
+STUDENTS = 2  # candidates that are trained from the merged network
 RATE = 0.3  # of the edges that are left out, anew in every epoch
 MERGED, BEST = "merged", "best of phase 1"  # where the other candidates start: the second where nothing can be merged
-AGAIN, FEWER = "merged, trained again", "merged, trained on fewer edges"
-TAUGHT, EVENLY = "merged, taught", "merged, taught evenly"
+AGAIN, FEWER, TAUGHT = "merged, trained again", "merged, trained on fewer edges", "merged, taught"
 
 
 def strong(bench: Bench) -> Iterator[Line]:
@@ -69,10 +68,9 @@ def make(bench: Bench) -> Made:
     if bench.factory is not None and not bench.exchange.width:
         tried.append(Candidate("plain", bench.base))
         spent = [a + b for a, b in zip(spent, bench.base.seconds, strict=True)]
-    lessons = _lessons(bench, teachers)
-    for name in students(bench.trainer):
-        view = Original() if name == AGAIN else DropEdges(RATE, resample="epoch")
-        targets = [Targets(soft, WEIGHT) for soft in lessons[name]] if name in lessons else None
+    lessons = [Targets(soft, WEIGHT) for soft in _lesson(bench, teachers)] if _teachable(bench.trainer) else None
+    anew = DropEdges(RATE, resample="epoch")
+    for name, view, targets in ((AGAIN, Original(), None), (TAUGHT if lessons else FEWER, anew, lessons)):
         candidate = _train(bench, name.replace(MERGED, begun), start.copy(), view, targets)
         tried.append(candidate)
         lines.append(bench.measure(candidate.name, candidate.networks))
@@ -132,41 +130,29 @@ def _start(bench: Bench) -> tuple[Networks, list[Swap], str]:
         return best, [], str(e)
 
 
-def students(trainer: Trainer) -> list[str]:
-    """The candidates that are trained from the merged network.
-
-    Soft targets are for node classification, by our loop or one that asks for them; even ones for ours only, since
-    another may expect rows that add up to one.
-    """
+def _teachable(trainer: Trainer) -> bool:
+    """Soft targets are for node classification, by our loop or one that asks for them."""
     loop = trainer.own_loop
-    if trainer.task.name != "node" or (loop is not None and "targets" not in inspect.signature(loop).parameters):
-        return [AGAIN, FEWER]
-    return [AGAIN, TAUGHT, EVENLY] if loop is None and _few_labels(trainer.task) else [AGAIN, TAUGHT]
+    return trainer.task.name == "node" and (loop is None or "targets" in inspect.signature(loop).parameters)
 
 
-def _few_labels(task: Task) -> bool:
-    return task.sizes["train"] < FEW * int(task.example.num_nodes or 0)
-
-
-def _lessons(bench: Bench, teachers: Sequence[Networks]) -> dict[str, Tensor]:
-    """What students learn from, ``[cells, N, C]``: the teachers' mean probabilities, made sharper.
+def _lesson(bench: Bench, teachers: Sequence[Networks]) -> Tensor:
+    """What is taught, ``[cells, N, C]``: the teachers' mean probabilities, made sharper.
 
     Where few nodes are labelled, the mean is smoothed over the edges first, in the cells in which validation says that
-    this makes it no worse: neighbours are alike in one graph and not in another. And there is a second student, for
-    which all classes count the same.
+    this makes it no worse: neighbours are alike in one graph and not in another.
     """
-    names, task = students(bench.trainer), bench.trainer.task
-    if TAUGHT not in names:
-        return {}
-    each = torch.stack([bench.predict(n) for n in teachers])
+    task, each = bench.trainer.task, torch.stack([bench.predict(n) for n in teachers])
     mean = each.to(torch.promote_types(each.dtype, torch.float32)).softmax(-1).mean(0)
     if _few_labels(task):
         wide = smoothed(mean, task.example)
         before, after = (bench.task.scores(p.clamp_min(TINY).log(), "val") for p in (mean, wide))
         mean = torch.where((after >= before).to(mean.device)[:, None, None], wide, mean)
-    soft = sharper(mean)
-    lessons = {TAUGHT: soft, EVENLY: evenly(soft)}
-    return {name: lesson.to(each.dtype) for name, lesson in lessons.items() if name in names}
+    return sharper(mean).to(each.dtype)
+
+
+def _few_labels(task: Task) -> bool:
+    return task.sizes["train"] < FEW * int(task.example.num_nodes or 0)
 
 
 def smoothed(probabilities: Tensor, graph: Data, restart: float = RESTART, steps: int = STEPS) -> Tensor:
@@ -185,13 +171,3 @@ def sharper(probabilities: Tensor, power: float = SHARPER) -> Tensor:
     """At a lower temperature."""
     sharp = probabilities**power
     return sharp / sharp.sum(-1, keepdim=True)
-
-
-def evenly(soft: Tensor) -> Tensor:
-    """Soft targets ``[..., N, C]`` in which every class counts the same; rows no longer add up to one.
-
-    With every node counting the same, networks with a strong weight decay forget the small classes.
-    """
-    nodes, classes = soft.shape[-2:]
-    share = soft.sum(-2, keepdim=True) * classes / nodes  # of an even one
-    return soft / share.clamp_min(RAREST)
