@@ -305,6 +305,38 @@ def test_the_same_command_twice_says_that_it_is_finished(run, place, tmp_path):
     assert json.loads(second.out)["scores"] == json.loads(first.out)["scores"]
 
 
+def test_a_finished_run_on_other_data_is_not_this_one(run, refused, tmp_path):
+    """Under the same name there may be another graph by now."""
+    folder = csv_folder(tmp_path / "graph")
+    command = ["train", folder, "--out", tmp_path / "run", "--quiet", *QUICK]
+    assert run(*command).code == 0
+    with (folder / "edges.csv").open("a") as f:
+        f.write("n0,n1\n")
+    says = f"{tmp_path / 'run'}: holds a finished run on {folder} as it was before; choose another --out or delete it"
+    assert refused(*command) == says
+    message = refused("predict", tmp_path / "run")
+    assert (
+        message == f"{folder}: is not what {tmp_path / 'run'} was trained on; pass --data to predict on it as it is now"
+    )
+    assert len(rows(run("predict", tmp_path / "run", "--data", folder).out)) == 60
+    shutil.rmtree(folder)
+    assert "is not what" not in refused("predict", tmp_path / "run")
+
+
+def test_of_an_own_model_the_code_is_not_compared(run, place, tmp_path):
+    command = ["train", place / "graph", "--out", tmp_path / "run", "--quiet", *QUICK, *OWN]
+    assert run(*command).code == 0
+    assert run(*command).err.endswith("finished; nothing to do (your model's code is not compared)\n")
+
+
+def test_data_and_device_may_be_elsewhere_when_a_run_is_repeated(run, refused, place, tmp_path):
+    """The folder of the benchmark data and the machine are a person's, not the experiment's."""
+    config = place / "node" / "config.toml"
+    common = ["train", "--config", config, "--out", tmp_path / "run", "--quiet"]
+    assert refused(*common, "--device", "cuda:99").startswith("device")
+    assert run(*common, "--device", "cpu").code == 0
+
+
 @pytest.mark.parametrize("argument", ["act=null", "act_kwargs={}", "norm=batch_norm", "dropout=0", "v2=True"])
 def test_the_same_command_twice_however_the_model_is_built(run, place, tmp_path, argument):
     model = ["--model", "torch_geometric.nn:GAT", "--model-arg", "hidden_channels=8", "--model-arg", argument]
@@ -619,6 +651,17 @@ def test_classes_keep_their_names_on_another_graph(run, place, tmp_path, labels)
     table = nodes(lambda c: [c[0], c[1] if labels == "some" and c[1] != "c0" else "", *c[2:]])
     folder = csv_folder(tmp_path / "new", nodes=table)
     assert json.loads(run("predict", place / "node", "--data", folder, "--json").out) == expected_nodes(place)
+
+
+def test_columns_of_another_graph_may_be_in_another_order(run, refused, place, tmp_path):
+    """What a column is, is said by its name."""
+    table = nodes(lambda c: [*c[:2], *reversed(c[2:])])
+    table[0] = [*table[0][:2], "x4", "x3", "x2", "x1", "x0"]
+    folder = csv_folder(tmp_path / "new", nodes=table)
+    assert json.loads(run("predict", place / "node", "--data", folder, "--json").out) == expected_nodes(place)
+    table[0][2] = "height"
+    folder = csv_folder(tmp_path / "other", nodes=table)
+    assert refused("predict", place / "node", "--data", folder) == "data: feature 'x4': missing"
 
 
 def test_predict_links(run, place, tmp_path):

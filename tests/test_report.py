@@ -602,12 +602,12 @@ def broken(folder: Path, tmp_path: Path, name: str, content: str) -> Path:
 )
 def test_a_broken_folder_is_told_of_in_one_line(name, content, message, folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [])
-    (tmp_path / "page.html").write_text("what was there")
+    (tmp_path / "page.html").write_text("<!doctype html>what was there")
     code, said = command(capsys, "report", broken(folder, tmp_path, name, content), "-o", tmp_path / "page.html")
     assert code == 2
     assert message in said
     assert said.count("\n") == 1
-    assert (tmp_path / "page.html").read_text() == "what was there"
+    assert (tmp_path / "page.html").read_text() == "<!doctype html>what was there"
 
 
 def test_what_cannot_be_read_or_written(folder, tmp_path):
@@ -621,6 +621,17 @@ def test_what_cannot_be_read_or_written(folder, tmp_path):
     Store(tmp_path / "store").close()
     assert "is the store itself" in refusal(lambda: report.write(tmp_path / "store", tmp_path / "store"))
     assert not (tmp_path / "page.html").exists()
+
+
+def test_only_a_page_is_written_over(folder, tmp_path):
+    mine, page = tmp_path / "nodes.csv", tmp_path / "page.html"
+    mine.write_text("id,label\n")
+    assert refusal(lambda: report.write(folder, mine)).startswith(f"{mine}: is there already and is no page; ")
+    assert mine.read_text() == "id,label\n"
+    page.touch()  # as mktemp makes it
+    for _ in range(2):
+        report.write(folder, page)
+    assert "What it gained" in words(page)
 
 
 @pytest.mark.parametrize("package", ["jinja2", "vl_convert"])

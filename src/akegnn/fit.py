@@ -7,7 +7,7 @@ import inspect
 import logging
 import operator
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +19,7 @@ from torch_geometric.data import Data
 from . import evidence, presets
 from .channels import ChannelMap
 from .data import load as load_data
+from .data.own import names_of
 from .data.prepare import prepare
 from .errors import AkeError, RunFailed
 from .exchange import Swap, check_alike
@@ -88,6 +89,7 @@ class Result:
     sizes: dict[str, int]  # of the splits
     map: ChannelMap
     classes: list[str] | None = None  # their names, where the data has them
+    features: list[str] | None = None  # likewise
     shipped: str = ""  # which candidate it is, where the recipe has several
     why_not: str = ""  # no channels were exchanged, where that was not possible
     evidence: dict[str, Any] | None = field(default=None, repr=False)  # of the network that ships, see akegnn.evidence
@@ -180,6 +182,11 @@ class Results:
             lines.append(Summary(first.name, mean.n, validation, *test, first.passes, seconds, *gains))
         return lines
 
+    @property
+    def counted(self) -> str:
+        """What the means are over, and their intervals."""
+        return counted({(r.settings.split, r.settings.seed) for r in self.results})
+
     def save(self, path: str | Path) -> Path:
         """Write the run folder, with the network of the best seed; see :mod:`akegnn.runs`."""
         from .runs import save
@@ -196,10 +203,13 @@ class Results:
         text = [f"{head:{width}}   mean +-   sd  [95 % interval]    n  passes  seconds  over base, paired"]
         for s in lines:
             mean, deviation, low, high = (100 * v for v in (s.test, s.deviation, s.low, s.high))
-            numbers = f"{mean:6.2f} +- {deviation:4.2f}  [{low:6.2f}, {high:6.2f}]"
+            numbers = (
+                f"{mean:6.2f} +- {deviation:4.2f}  [{low:6.2f}, {high:6.2f}]" if s.n > 1 else f"{mean:6.2f}{'':26}"
+            )
             gain = ""
             if s.gain is not None and s.gain_low is not None and s.gain_high is not None:
-                gain = f"{100 * s.gain:+.2f} [{100 * s.gain_low:+.2f}, {100 * s.gain_high:+.2f}]"
+                gain = f"{100 * s.gain:+.2f}"
+                gain += f" [{100 * s.gain_low:+.2f}, {100 * s.gain_high:+.2f}]" if s.n > 1 else ""
             text.append(f"{s.name:{width}} {numbers}  {s.n:3d}  {s.passes:6d}  {s.seconds:7.2f}  {gain}".rstrip())
         return "\n".join([*text, *(f"failed: {line}" for line in self.failures)])
 
@@ -358,8 +368,9 @@ class Plan:
             final = [n.population.module(k).eval() for n in made.networks]
             own, alone = replace(several, split=split, seed=seed), bench.task.alone(k)
             scores = [Score(x.name, x.validation[k], x.test[k], x.passes, x.seconds[k]) for x in lines]
-            rest = (own, alone.metric_name, alone.floor(), dict(alone.sizes), found, alone.example.get("classes"))
+            rest = (own, alone.metric_name, alone.floor(), dict(alone.sizes), found, names_of(alone.example, "classes"))
             result = Result(final[0], final, scores, moved_in[k], [] if many else bench.history, *rest)
+            result.features = names_of(alone.example, "feature_names")
             result.shipped, result.why_not = made.shipped[k] if made.shipped else "", made.why_not
             results.append(result)
         every = Results(results, several, list(bench.failed.values()), bench.history)
@@ -539,6 +550,14 @@ def _slim(
 def _takes(model: str | type[nn.Module]) -> Mapping[str, inspect.Parameter]:
     """The arguments of a model given by name or class."""
     return inspect.signature(find_class(model) if isinstance(model, str) else model).parameters
+
+
+def counted(cells: Collection[tuple[int, int]]) -> str:
+    """How many runs of which splits and seeds; intervals are over splits where there are several."""
+    splits, seeds = ({cell[k] for cell in cells} for k in range(2))
+    if len(splits) == 1:
+        return f"{len(seeds)} seed{'s' * (len(seeds) > 1)}"
+    return f"{len(cells)} runs on {len(splits)} splits, intervals over splits"
 
 
 def number_list(name: str, numbers: int | Sequence[int], first: int) -> list[int]:

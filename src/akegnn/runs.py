@@ -19,6 +19,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import fcntl
+import hashlib
 import io
 import json
 import os
@@ -38,6 +39,7 @@ import torch_geometric
 from torch import Tensor, nn
 
 from .backbones import BACKBONES
+from .data import DATASETS
 from .errors import AkeError
 from .exchange import Swap
 from .fit import Result, Results, Summary
@@ -140,6 +142,18 @@ def writing(path: Path, settings: Settings) -> Iterator[Path]:
         os.close(lock)
 
 
+def digest(data: str) -> str:
+    """Of a person's files; nothing for a dataset by name, whose files have checksums, and for what was given."""
+    path = Path(data)
+    files = [path / "nodes.csv", path / "edges.csv"] if path.is_dir() else [path]
+    if data in DATASETS or not all(f.is_file() for f in files):
+        return ""
+    made = hashlib.sha256()
+    for f in files:
+        made.update(f.read_bytes())
+    return made.hexdigest()
+
+
 def finished_settings(path: Path) -> Settings | None:
     """The settings of a finished run, or ``None`` where there is none."""
     whole = all((path / name).is_file() for name in FILES)
@@ -158,7 +172,10 @@ def write(result: Result | Results, folder: Path) -> None:
         "floor": shown.floor,
         "splits": shown.sizes,
         "classes": shown.classes,
+        "features": shown.features,
+        "data_digest": digest(result.settings.data),
         "scores": [dataclasses.asdict(s) for s in (result.summary() if isinstance(result, Results) else shown.scores)],
+        "runs": result.counted if isinstance(result, Results) else "1 seed",
         "shipped": shown.shipped,
         "seed_of_model": shown.settings.seed,
         "split_of_model": shown.settings.split,
@@ -200,7 +217,7 @@ def load(path: str | Path, model: Callable[..., nn.Module] | None = None) -> Run
     else:
         raise AkeError(f"{path}: its model is {settings.model!r}; pass model= (--model) with the class that builds it")
     load_weights(network, path / "model.safetensors")
-    return Run(network.eval(), settings, _read_json(path / "metrics.json"))
+    return Run(network.eval(), settings, read_metrics(path))
 
 
 def _shipped(settings: Settings) -> dict[str, Any]:
@@ -219,7 +236,16 @@ def records(path: str | Path) -> Records:
     )
     more = path / "evidence.json"
     evidence = _read_json(more) if more.is_file() else None
-    return Records(from_toml(path / "config.toml"), _read_json(path / "metrics.json"), scores, history, swaps, evidence)
+    return Records(from_toml(path / "config.toml"), read_metrics(path), scores, history, swaps, evidence)
+
+
+def read_metrics(folder: Path) -> dict[str, Any]:
+    """The scores of a finished run and what belongs to them."""
+    found = _read_json(folder / "metrics.json")
+    for key in ("metric", "floor", "scores", "failures"):
+        if key not in found:
+            raise AkeError(f"{folder / 'metrics.json'}: {key!r} is missing")
+    return found
 
 
 def _check_finished(path: Path, needed: Sequence[str]) -> None:
@@ -234,9 +260,12 @@ def _check_finished(path: Path, needed: Sequence[str]) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as e:
         raise AkeError(f"{path}: not valid JSON ({type(e).__name__})") from None
+    if not isinstance(found, dict):
+        raise AkeError(f"{path}: holds a {type(found).__name__}, expected an object")
+    return found
 
 
 def load_weights(network: nn.Module, path: Path) -> None:
@@ -305,15 +334,20 @@ def card(result: Result | Results) -> str:
         result = result.best
     rows = "\n".join(
         f"| {x.name} | {100 * x.validation:.2f} | {100 * x.test:.2f}"
-        + (f" +- {100 * x.deviation:.2f} [{100 * x.low:.2f}, {100 * x.high:.2f}]" if isinstance(x, Summary) else "")
+        + (
+            f" +- {100 * x.deviation:.2f} [{100 * x.low:.2f}, {100 * x.high:.2f}]"
+            if isinstance(x, Summary) and x.n > 1
+            else ""
+        )
         + f" | {x.passes} | {x.seconds:.1f} |"
         for x in lines
     )
     seeds = f"seed {s.seed}"
     shipped = "the network named AKE"
     if many:
-        seeds = f"{len(many.results)} seeds; mean +- standard deviation [95 % interval of the mean]"
-        shipped += f" of seed {result.settings.seed}, the best by validation"
+        seeds = f"{many.counted}; mean +- standard deviation [95 % interval of the mean]"
+        on = f", split {result.settings.split}" if len({r.settings.split for r in many.results}) > 1 else ""
+        shipped += f" of seed {result.settings.seed}{on}, the best by validation"
     floor = ""
     if result.floor is not None:
         floor = f"Chance, or always the commonest training class: {100 * result.floor:.2f}.\n"
@@ -382,13 +416,20 @@ def write_file(path: Path, content: bytes) -> None:
                 f.write(content)
                 f.flush()
                 os.fsync(f.fileno())
-            os.chmod(temporary, 0o644)
+            os.chmod(temporary, 0o666 & ~_mask())
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
     except OSError as e:
         raise AkeError(f"{path}: cannot be written ({e.strerror})") from None
+
+
+def _mask() -> int:
+    """What a person does not allow new files; it can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _remove(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +39,10 @@ class Gain:
 def summarise(scores: Scores) -> Mean:
     """Over seeds; with several splits, over the splits' means, because seeds on one split are not independent."""
     units = _units(scores)
-    mean, half = interval(units)
     every = list(scores.values())
+    if any(math.isnan(x) for x in every):
+        return Mean(len(every), math.nan, math.nan, math.nan, math.nan)
+    mean, half = interval(units)
     return Mean(len(every), mean, statistics.stdev(every) if len(every) > 1 else 0.0, mean - half, mean + half)
 
 
@@ -49,6 +52,8 @@ def paired(method: Scores, base: Scores) -> Gain:
     if not both:
         raise ValueError("no split and seed that both have")
     units = _units(both)
+    if any(math.isnan(x) for x in units):
+        return Gain(len(units), "seeds", math.nan, math.nan, math.nan, None)
     mean, half = interval(units)
     over = "splits" if len({split for split, _ in both}) > 1 else "seeds"
     return Gain(len(units), over, mean, mean - half, mean + half, wilcoxon(units))

@@ -13,7 +13,7 @@ import os
 import platform
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -174,7 +174,7 @@ class Store:
         return bool(added)
 
     def fail(self, key: str, label: str, error: str) -> None:
-        """Take note that a block could not be computed; it is tried again next time."""
+        """Take note of a block that could not be computed (it is tried again next time), or of a cell of one."""
         with self._writing() as db:
             db.execute("insert or replace into failures values (?, ?, ?, ?)", (key, label, error, _now()))
 
@@ -194,6 +194,8 @@ class Store:
                 came += 1
                 db.executemany(ADD_CELL, source._rows(f"select {COLUMNS} from cells where block = ?", (row[0],)))
                 db.execute("delete from failures where key = ?", (row[0],))
+                lost = source._rows("select * from failures where key like ?", (f"{row[0]} %",))
+                db.executemany("insert or replace into failures values (?, ?, ?, ?)", lost)
         return came, here
 
     # ---- reading
@@ -205,6 +207,11 @@ class Store:
     def finished(self) -> set[str]:
         """The keys of all blocks that are here."""
         return {key for (key,) in self._rows("select key from blocks")}
+
+    def lost(self, blocks: Collection[str]) -> list[tuple[str, str]]:
+        """Label and error of the cells that failed in blocks that are here."""
+        found = self._rows("select key, label, error from failures order by label")
+        return [(label, error) for key, label, error in found if " " in key and key.split(" ")[0] in blocks]
 
     def failures(self) -> list[tuple[str, str]]:
         """Label and error of the blocks that could not be computed."""

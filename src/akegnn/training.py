@@ -292,7 +292,7 @@ def softened(batch: Data, targets: Targets | None) -> Data:
     """A batch that brings soft targets along; see :meth:`akegnn.tasks.node.NodeTask.loss`."""
     if targets is not None:
         batch = copy.copy(batch)
-        batch.soft, batch.soft_weight = targets.soft, targets.weight
+        batch.ake_soft, batch.ake_soft_weight = targets.soft, targets.weight
     return batch
 
 

@@ -365,7 +365,7 @@ def _author(kind: type[View], name: str) -> type:
 def keep_edges(data: Data, kept: Tensor) -> Data:
     """Keep some of the edges of ``data``, a shallow copy, with all that belongs to them."""
     nodes = data.num_nodes
-    for key in [k for k, v in data.items() if isinstance(v, Tensor) and _of_edges(data, k)]:
+    for key in [k for k, v in data.items() if isinstance(v, Tensor) and of_edges(data, k)]:
         data[key] = data[key][kept]
     data.edge_index = data.edge_index[:, kept]
     if "x" not in data:  # PyG would count the nodes by the edges that are left
@@ -373,7 +373,7 @@ def keep_edges(data: Data, kept: Tensor) -> Data:
     return data
 
 
-def _of_edges(data: Data, key: str) -> bool:
+def of_edges(data: Data, key: str) -> bool:
     """Whether a tensor has a row for each edge; PyG goes by sizes, and a graph of one edge may have one label."""
     if key in ("edge_index", "y") or "edge_label" in key:
         return False

@@ -16,9 +16,9 @@ from torch_geometric.loader.cluster import ClusterData
 from torch_geometric.utils import is_undirected
 
 from akegnn import data as datasets
-from akegnn.data.own import read_folder, read_pairs, read_saved, with_edges
+from akegnn.data.own import in_order, names_of, read_folder, read_pairs, read_saved, with_edges
 from akegnn.tasks import make_task
-from small import csv_folder, graph, graphs, pairs_of, refusal
+from small import csv_folder, fit, graph, graphs, pairs_of, refusal
 
 
 def written(folder: Path, nodes: str, edges: str = "source,target\na,b\n") -> Path:
@@ -46,6 +46,7 @@ def test_round_trip(tmp_path):
     [
         (["pear", "apple", "fig"], ["apple", "fig", "pear"], [2, 0, 1]),
         (["10", "9", "2"], ["2", "9", "10"], [2, 1, 0]),  # as numbers, not as text
+        (["1", "01", "1"], ["01", "1"], [1, 0, 1]),  # in one order, whatever order a set has
         (["7", "", "5"], ["5", "7"], [1, -1, 0]),
         (["b", "3", "a"], ["3", "a", "b"], [2, 0, 1]),
         (["²", "1", "2"], ["1", "2", "²"], [2, 0, 1]),  # a digit by Unicode, but not a number that can be read
@@ -356,9 +357,13 @@ def test_adjacency_gives_the_edges_back(directed, weighted):
 
 
 def test_a_graph_with_both_keeps_its_edges():
+    """And loses the adjacency, which no view changes and in which held-out edges would stay."""
     data = graph()
     data.adj_t = by_adjacency(data).adj_t
-    assert with_edges(data) is data
+    found = with_edges(data)
+    assert torch.equal(found.edge_index, data.edge_index)
+    assert "adj_t" not in found
+    assert "adj_t" in data, "the given graph must stay as it is"
 
 
 def test_adjacencies_of_many_graphs():
@@ -370,3 +375,56 @@ def test_adjacencies_of_many_graphs():
 def test_a_saved_adjacency(tmp_path):
     torch.save(by_adjacency(graph()), tmp_path / "data.pt")
     assert pairs_of(with_edges(read_saved(tmp_path / "data.pt")).edge_index) == pairs_of(graph().edge_index)
+
+
+# ---- features and nodes by name --------------------------------------------------------------------------------------
+
+
+def named(*names: str) -> Data:
+    return Data(x=torch.arange(6.0).view(2, 3), feature_names=list(names))
+
+
+def test_features_go_by_their_names():
+    data = named("c", "a", "b")
+    found = in_order(data, ["a", "b", "c"])
+    assert found.x.tolist() == [[1, 2, 0], [4, 5, 3]]
+    assert found.feature_names == ["a", "b", "c"]
+    assert data.x.tolist() == [[0, 1, 2], [3, 4, 5]], "the given graph must stay as it is"
+    assert in_order(data, None) is data
+    assert in_order(data, ["c", "a", "b"]) is data
+    bare = Data(x=torch.ones(2, 3))
+    assert in_order(bare, ["a", "b", "c"]) is bare
+
+
+def test_features_of_other_names_are_named():
+    assert refusal(lambda: in_order(named("a", "b", "d"), ["a", "b", "c"])) == "data: feature 'c': missing"
+    message = refusal(lambda: in_order(named("a", "b", "c"), ["a", "b"]))
+    assert message == "data: feature 'c': not one that the network knows"
+
+
+@pytest.mark.parametrize("other", [3, ["a", 1], torch.arange(3), "text", None])
+def test_what_is_under_a_name_of_ours_and_is_no_list_of_names_is_not_ours(other):
+    assert names_of(Data(ids=other), "ids") is None
+    data = graph()
+    data.ids = data.classes = data.feature_names = other
+    assert fit(data, epochs=1).classes is None
+
+
+def test_a_header_that_is_no_csv(tmp_path):
+    folder = written(tmp_path, "id,label,x\na,0,1\nb,1,2\n", edges="source," + "x" * 200_000 + "\n")
+    assert refusal(lambda: read_folder(folder)).startswith(f"{folder / 'edges.csv'}: line 1: ")
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int16, torch.uint8])
+def test_edges_of_other_whole_numbers(kind):
+    data = graph()
+    data.edge_index = data.edge_index.to(kind)
+    assert torch.equal(make_task(data).example.edge_index, graph().edge_index)
+    assert data.edge_index.dtype == kind
+
+
+def test_features_that_were_computed_have_no_gradient():
+    data = graph()
+    data.x = data.x.requires_grad_() * 1
+    assert not make_task(data).example.x.requires_grad
+    assert data.x.requires_grad

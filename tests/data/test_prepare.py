@@ -217,3 +217,12 @@ def test_fit_prepares_and_records():
     # The same as when a person does it.
     own = akegnn.fit(prepare(graph(), "degree"), **given)
     assert [(s.name, s.test) for s in own.scores] == [(s.name, s.test) for s in result.scores]
+
+
+@pytest.mark.parametrize("label", ["y", "anything"])
+def test_the_label_of_a_graph_of_one_edge_is_no_attribute_of_it(label):
+    data = Data(x=torch.ones(2, 1), edge_index=torch.tensor([[0], [1]]), y=torch.tensor([1]))
+    data[label] = torch.tensor([1])
+    assert prepare(data, edges="undirected").y.tolist() == [1]
+    task = make_task([prepare(g, edges="undirected") for g in [data, *graphs(20)][1:]], "graph")
+    assert task.labels.dim() == 1

@@ -222,6 +222,10 @@ def test_a_seed_that_fails_leaves_the_others(own, tmp_path):
         assert [c.seed for c in kept.cells()] == [0, 2]
         assert report.failed == [(f"gcn on {own}, 2 epochs, split 0, seed 1", "seed 1: the loss became NaN")]
         assert kept.failures() == report.failed
+        said: list[str] = []
+        again = run(blocks([job(data=own, seeds=3, compute=one_fails)]), kept, "cpu", say=said.append)
+        assert again.failed == report.failed, "a table without a seed is not taken for whole the second time"
+        assert f"    failed: {report.failed[0][0]}: {report.failed[0][1]}" in said
 
 
 # ---- which jobs ------------------------------------------------------------------------------------------------------

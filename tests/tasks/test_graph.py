@@ -285,3 +285,36 @@ def test_all_three_phases(model):
     batch = Batch.from_data_list(marked()[:4])
     assert result.model(batch.x, batch.edge_index, batch=batch.batch).shape == (4, 2)
     assert len(calls) == 2 * 2 * 18, "each training graph, in both phases, in both epochs"
+
+
+def test_graphs_need_the_same_attributes_of_nodes_and_edges():
+    given = marked()
+    given[3].edge_weight = torch.ones(given[3].num_edges)
+    assert refusal(lambda: make_task(given)) == "data[0].edge_weight: missing, data[3] has it"
+    for g in given:
+        g.edge_weight = torch.ones(g.num_edges)
+    del given[5]["edge_weight"]
+    assert refusal(lambda: make_task(given)) == "data[5].edge_weight: missing, data[0] has it"
+
+
+def test_what_only_some_graphs_have_and_nobody_reads_goes():
+    given = marked()
+    given[3].source = "a database"
+    task = make_task(given)
+    assert "source" not in task.graphs[3]
+    assert given[3].source == "a database", "the given graphs must stay as they are"
+    assert len(list(task.batches(task.seen(Original(), torch.Generator()), torch.Generator()))) > 0
+
+
+def test_a_graph_without_nodes_is_named():
+    given = marked()
+    given[4].x, given[4].edge_index = torch.empty(0, 4), torch.empty(2, 0, dtype=torch.long)
+    assert refusal(lambda: make_task(given)) == "data[4]: has no nodes"
+
+
+def test_roc_auc_needs_both_labels_in_each_part():
+    given = marked()
+    for g in given:
+        g.y = torch.tensor([int(g.split == "train" and int(g.name[1:]) % 2 == 0)])
+    message = refusal(lambda: make_task(given, metric="roc_auc"))
+    assert message == "metric: roc_auc has no value where all val labels are 0"

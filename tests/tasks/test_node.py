@@ -255,3 +255,22 @@ def test_a_copy_on_a_device_is_a_copy():
     assert isinstance(moved, NodeTask)
     model: nn.Module = Net(5, 3, 4)
     assert torch.equal(moved.predict(model), made.predict(model))
+
+
+def test_weights_and_masks_that_are_no_tensors():
+    data = graph()
+    data.edge_weight = [1.0] * data.num_edges
+    assert refusal(lambda: make_task(data)) == "data.edge_weight: must be a tensor, is a list"
+    data = graph()
+    data.train_mask = data.val_mask = data.test_mask = [True] * 60
+    assert refusal(lambda: make_task(data)) == "train_mask: must be a tensor, is a list"
+
+
+def test_an_attribute_of_a_person_is_not_taken_for_soft_targets():
+    data = masked(graph(), train=[0, 1, 2], val=[3, 4, 5], test=[6, 7, 8])
+    out = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+    plain = make_task(data)
+    expected = float(plain.loss(out, plain.example))
+    data.soft, data.soft_weight = torch.ones(60, 3) / 3, 0.5
+    task = make_task(data)
+    assert float(task.loss(out, task.example)) == expected

@@ -87,7 +87,7 @@ def read_folder(folder: Path) -> Data:
     if not index:
         raise AkeError(f"{nodes}: no node")
     data = Data(x=torch.tensor(features))
-    classes = sorted({x for x in labels if x != ""}, key=lambda x: (0, int(x), "") if x.isdecimal() else (1, 0, x))
+    classes = sorted({x for x in labels if x != ""}, key=lambda x: (0, int(x), x) if x.isdecimal() else (1, 0, x))
     if odd := _fraction(classes):
         raise AkeError(
             f"{nodes}: column 'label' must be integers or text that name classes; "
@@ -100,7 +100,7 @@ def read_folder(folder: Path) -> Data:
     for part in ("train", "val", "test"):
         if part in splits:
             data[f"{part}_mask"] = torch.tensor([s == part for s in splits])
-    data.ids = list(index)
+    data.ids, data.feature_names = list(index), names
     data.edge_index, attributes = _read_edges(edges, index)
     data.update(attributes)
     return data
@@ -113,6 +113,25 @@ def _fraction(labels: list[str]) -> str | None:
     except ValueError:
         return None
     return next((x for x, n in zip(labels, numbers, strict=True) if math.isfinite(n) and n != int(n)), None)
+
+
+def names_of(data: Data, key: str) -> list[str] | None:
+    """The names of nodes, classes or features that a graph brings along; anything else under that key is not ours."""
+    value = data.get(key)
+    return list(value) if isinstance(value, list | tuple) and all(isinstance(x, str) for x in value) else None
+
+
+def in_order(data: Data, names: list[str] | None) -> Data:
+    """The features in the order in which a network was trained on them, where they have names."""
+    own = names_of(data, "feature_names")
+    if not names or not own or own == names or len(own) != data.x.shape[1]:
+        return data
+    for what, these, others in (("missing", names, own), ("not one that the network knows", own, names)):
+        if odd := next((n for n in these if n not in others), None):
+            raise AkeError(f"data: feature {odd!r}: {what}")
+    data = copy.copy(data)
+    data.x, data.feature_names = data.x[:, [own.index(n) for n in names]], names
+    return data
 
 
 def read_pairs(path: Path, index: dict[str, int]) -> Tensor:
@@ -165,7 +184,10 @@ def _read(path: Path, required: tuple[str, ...]) -> tuple[list[str], Iterator[tu
     except UnicodeDecodeError:
         raise AkeError(f"{path}: not UTF-8 text") from None
     lines = csv.reader(io.StringIO(text, newline=""))
-    header = [name.strip() for name in next(lines, [])]
+    try:
+        header = [name.strip() for name in next(lines, [])]
+    except csv.Error as e:
+        raise AkeError(f"{path}: line {lines.line_num}: {e}") from None
     for name in required:
         if name not in header:
             raise AkeError(f"{path}: missing column {name!r} (found {', '.join(header) or 'none'})")
@@ -199,10 +221,28 @@ def _number(path: Path, line: int, column: str, text: str) -> float:
     return value
 
 
+def usual(data: Data) -> Data:
+    """A graph as all else expects it: edges as long integers in ``edge_index``, features without a history."""
+    data = copy.copy(with_edges(data))
+    edges, x = data.get("edge_index"), data.get("x")
+    if isinstance(edges, Tensor) and edges.dtype in (torch.int32, torch.int16, torch.uint8, torch.int8):
+        data.edge_index = edges.long()
+    if isinstance(x, Tensor) and x.requires_grad:
+        data.x = x.detach()
+    return data
+
+
 def with_edges(data: Data) -> Data:
-    """A graph given by its transposed adjacency (``adj_t``) gets ``edge_index`` and ``edge_weight`` from it."""
+    """A graph given by its transposed adjacency (``adj_t``) gets ``edge_index`` and ``edge_weight`` from it.
+
+    The adjacency itself goes in any case: no view changes it, and held-out edges would stay in it.
+    """
     adjacency = data.get("adj_t")
-    if adjacency is None or data.get("edge_index") is not None:
+    if adjacency is None:
+        return data
+    if data.get("edge_index") is not None:
+        data = copy.copy(data)
+        del data["adj_t"]
         return data
     if not isinstance(adjacency, Tensor):  # torch_sparse.SparseTensor, where a person has it installed
         adjacency = adjacency.to_torch_sparse_coo_tensor()

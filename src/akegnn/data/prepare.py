@@ -11,6 +11,7 @@ from torch_geometric.transforms import ToUndirected
 from torch_geometric.utils import degree
 
 from ..errors import AkeError
+from ..views import of_edges
 from .own import with_edges
 
 FEATURES = ("given", "row", "degree", "constant")
@@ -42,7 +43,11 @@ def _prepared(data: Data, features: str, edges: str) -> Data:
     if data.get("edge_index") is None and (edges != "given" or features == "degree"):
         raise AkeError("data.edge_index: missing")
     if edges == "undirected":
+        given = copy.copy(data)
         data = ToUndirected(reduce="mean")(data)  # of equal weights in both directions, the same
+        for key, value in given.items():  # of a graph of one edge PyG takes its label for the edge's
+            if key != "edge_index" and not of_edges(given, key):
+                data[key] = value
     elif edges == "reversed":
         data.edge_index = data.edge_index.flip(0)
     if features == "row":

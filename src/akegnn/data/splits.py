@@ -92,6 +92,8 @@ def _draw(pool: Tensor, shares: dict[str, float], labels: Tensor | None, seed: i
 
 
 def _column(mask: Tensor, split: int, name: str, nodes: int) -> Tensor:
+    if not isinstance(mask, Tensor):
+        raise AkeError(f"{name}: must be a tensor, is a {type(mask).__name__}")
     if mask.dim() == 2:
         if not 0 <= split < mask.shape[1]:
             raise AkeError(f"{name}: has splits 0 to {mask.shape[1] - 1}, asked for {split}")

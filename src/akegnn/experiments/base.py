@@ -237,6 +237,9 @@ def run(
     report = Report(len(wanted) - len(left), len(wanted))
     if report.done:
         say(f"{report.done} of {report.all} blocks are in {store.path} already")
+    for label, error in store.lost({b.key for b in wanted} & there):  # not tried again: a block is there or not
+        report.failed.append((label, error))
+        say(f"    failed: {label}: {error}")
     started, cells = time.perf_counter(), 0
     for k, block in enumerate(left, 1):
         say(f"[{report.done + 1}/{report.all}] {block.job.label}: {len(block.cells)} cells ...")

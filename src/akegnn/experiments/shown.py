@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import AkeError
+from ..runs import write_file
 from ..stats import Gain, Mean, Scores, holm, paired, summarise
 from ..store import Cell, Store
 from .base import Block, Experiment
@@ -328,7 +329,7 @@ def write(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in zip(paths, texts.values(), strict=True):
-            path.write_text(text, encoding="utf-8")
+            write_file(path, text.encode())
     except OSError as e:
         raise AkeError(f"{folder}: cannot be written ({e.strerror})") from None
     try:

@@ -44,11 +44,11 @@ def make_task(
     if labels_per_class is not None and task != "node":
         raise AkeError(f"labels_per_class: of the node task only, not of the {task} task")
     if isinstance(data, Data):
-        data = own.with_edges(data)
+        data = own.usual(data)
         if task == "node":
             made: Task = NodeTask(data, split, metric, masks, labels_per_class)
         else:
             made = LinkTask(data, split, metric)
     else:
-        made = GraphTask([own.with_edges(g) for g in data], split, metric, batch_size, masks)
+        made = GraphTask([own.usual(g) for g in data], split, metric, batch_size, masks)
     return made.to(made.device)  # all of it where the data is

@@ -209,6 +209,13 @@ class Classification(Task):
     def part_loss(self, prediction: Tensor, part: str) -> Tensor:
         return cross_entropy(*self.part(prediction, part))
 
+    def check_metric(self) -> None:
+        """The area under a curve has no value where all labels are alike; told before anything is trained."""
+        for part in ("val", "test") if self._metric is roc_auc else ():
+            found = self.labels[self.parts[part]].unique()
+            if len(found) < 2:
+                raise AkeError(f"metric: roc_auc has no value where all {part} labels are {int(found[0])}")
+
     def floor(self) -> float | None:
         train, val = (self.labels[self.parts[p]].bincount(minlength=self.outputs) for p in ("train", "val"))
         commonest = (train * (len(self.labels) + 1) + val).argmax()
@@ -281,6 +288,8 @@ def check_graph(data: Data, name: str = "data") -> None:
         raise AkeError(f"{name}.edge_index: must be whole numbers of shape (2, edges), is {kind}")
     weight = data.get("edge_weight")
     if weight is not None:
+        if not isinstance(weight, Tensor):
+            raise AkeError(f"{name}.edge_weight: must be a tensor, is a {type(weight).__name__}")
         if weight.shape != data.edge_index.shape[1:]:
             shape, edges = tuple(weight.shape), data.edge_index.shape[1]
             raise AkeError(f"{name}.edge_weight: must be one weight per edge, has shape {shape} for {edges} edges")

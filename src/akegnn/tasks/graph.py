@@ -17,7 +17,7 @@ from ..data.splits import PARTS, complete
 from ..errors import AkeError
 from ..forward import forward
 from ..settings import derive
-from ..views import Original, View, draws_edge_by_edge, keep_edges
+from ..views import Original, View, draws_edge_by_edge, keep_edges, of_edges
 from .base import Classification, Metric, check_classes, check_graph, check_outputs, whole_labels
 
 EVALUATION_BATCH = 512
@@ -163,6 +163,25 @@ def _ranges(first: Tensor, count: Tensor) -> Tensor:
     return torch.arange(int(count.sum())) + (first - _starts(count)).repeat_interleave(count)
 
 
+def alike(graphs: Sequence[Data]) -> list[Data]:
+    """Copies that can be put side by side: with the same attributes of nodes and edges, and no others that differ."""
+    first, made = graphs[0], []
+    common = set(first.keys()).intersection(*(g.keys() for g in graphs))
+    for k, graph in enumerate(graphs):
+        if not graph.num_nodes:
+            raise AkeError(f"data[{k}]: has no nodes")
+        for key in sorted(set(graph.keys()) ^ set(first.keys())):
+            here = graph if key in graph else first
+            if isinstance(here[key], Tensor) and (here.is_node_attr(key) or of_edges(here, key)):
+                missing, there = (k, 0) if here is first else (0, k)
+                raise AkeError(f"data[{missing}].{key}: missing, data[{there}] has it")
+        graph = copy.copy(graph)
+        for key in set(graph.keys()) - common:
+            del graph[key]
+        made.append(graph)
+    return made
+
+
 class GraphTask(Classification):
     """Each graph has one label; views are drawn for every graph on its own."""
 
@@ -196,6 +215,7 @@ class GraphTask(Classification):
             for key in ("split", "split_degree"):
                 if key in g:
                     del g[key]
+        graphs = alike(graphs)
         self.graphs, self.batch_size, self.features = graphs, batch_size, graphs[0].x.shape[1]
         self.evaluated = _in_batches(graphs)
         self.example = graphs[0]
@@ -224,6 +244,7 @@ class GraphTask(Classification):
         self.parts = {part: members.to(self.labels.device) for part, members in self.parts.items()}
         self.train_graphs = [self.graphs[k] for k in self.parts["train"].tolist()]
         self.sizes = {part: len(members) for part, members in self.parts.items()}
+        self.check_metric()
 
     def at(self, split: int) -> GraphTask:
         if split == self.split:

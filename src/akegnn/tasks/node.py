@@ -54,7 +54,7 @@ class NodeTask(Classification):
         """How many classes there are in any split: a network has one output for each, whichever split it is on."""
         there = self.labels >= 0
         given = [self._given.get(f"{part}_mask") for part in PARTS]
-        if self._masks == "given" and self._labels_per_class is None and all(m is not None for m in given):
+        if self._masks == "given" and self._labels_per_class is None and all(isinstance(m, Tensor) for m in given):
             there &= torch.stack([m.bool().view(len(m), -1).any(1) for m in given]).any(0)
         return int(self.labels[there].max()) + 1 if bool(there.any()) else 0
 
@@ -73,6 +73,7 @@ class NodeTask(Classification):
         self.parts = {part: nodes.to(self.labels.device) for part, nodes in self.parts.items()}
         self.example = self.data
         self.sizes = {part: len(nodes) for part, nodes in self.parts.items()}
+        self.check_metric()
 
     def at(self, split: int) -> NodeTask:
         other = copy.copy(self)
@@ -141,10 +142,10 @@ class _ManySplits(NodeTask):
 
 def _mixed(hard: Tensor, out: Tensor, batch: Data) -> Tensor:
     """The loss on labels, or that and the one on soft targets of all nodes."""
-    soft = batch.get("soft")
+    soft = batch.get("ake_soft")
     if soft is None:
         return hard
-    weight: float = batch.get("soft_weight")
+    weight: float = batch.get("ake_soft_weight")
     return (1 - weight) * hard + weight * cross_entropy(out, soft)
 
 
