@@ -17,6 +17,7 @@ from torch_geometric.data import Data
 
 from akegnn.channels import RULES, Layer, Rule, Slot, channel_map, explain
 from akegnn.errors import AkeError
+from small import refusal
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -1023,3 +1024,8 @@ def test_an_explanation_without_layers_is_a_table_too():
     assert text.splitlines()[0].split() == ["tensor", "shape", "part", "layer", "why"]
     assert "left out by you" in text
     assert "channels " not in text.splitlines()[1]
+
+
+@pytest.mark.parametrize("model", ["gcn", pyg.GCN, None])
+def test_what_is_no_module_is_refused(model):
+    assert refusal(lambda: explain(model)).startswith("model: must be a torch.nn.Module, is ")

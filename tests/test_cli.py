@@ -329,6 +329,48 @@ def test_of_an_own_model_the_code_is_not_compared(run, place, tmp_path):
     assert run(*command).err.endswith("finished; nothing to do (your model's code is not compared)\n")
 
 
+def test_a_config_settles_everything_else(run, refused, place, tmp_path):
+    """Else a person would get a result of settings that were not asked for."""
+    config = place / "node" / "config.toml"
+    for given, name in ((["--epochs", "9"], "--epochs"), (["cora"], "DATASET"), (["--no-baseline"], "--baseline")):
+        message = refused("train", *given, "--config", config, "--out", tmp_path / "run")
+        assert message == f"{name}: {config} has all settings; leave this out, or change it there"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("option", "value"), [("--bins", "5"), ("--iterations", "9"), ("--layers", "hidden")])
+def test_options_of_swapping_are_refused_where_nothing_is_swapped(refused, place, tmp_path, option, value):
+    message = refused("train", place / "graph", "--out", tmp_path / "run", option, value)
+    assert message.startswith(f"{option}: not for strategy 'functional'")
+
+
+def test_a_model_in_a_file(run, refused, place, tmp_path):
+    """With what lies beside it; a mistake in it is told with its line."""
+    (tmp_path / "models").mkdir()
+    own, bad = tmp_path / "models" / "mine.py", tmp_path / "models" / "bad.py"
+    (tmp_path / "models" / "beside_it.py").write_text("WIDTH = 4\n")
+    own.write_text("from beside_it import WIDTH\nfrom small import Net as Base\n\n\n"
+                   "class Net(Base):\n    def __init__(self, nfeat, nclass):\n"
+                   "        super().__init__(nfeat, nclass, WIDTH)\n")  # fmt: skip
+    bad.write_text("class Net:\n    def __init__(self:\n")
+    given = ["--model", f"{own}:Net"]
+    assert run("train", place / "graph", "--out", tmp_path / "run", "--quiet", *QUICK, *given).code == 0
+    assert run("predict", tmp_path / "run", *given).code == 0
+    train = ["train", place / "graph", "--out", tmp_path / "no"]
+    assert refused(*train, "--model", f"{bad}:Net").startswith(f"model: {bad}: line 2: ")
+    assert refused(*train, "--model", f"{tmp_path}/none.py:Net") == f"model: {tmp_path}/none.py: no such file"
+    assert refused(*train, "--model", f"{own}:Other") == f"model: '{own}' has no 'Other'"
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [("gcn", "yes"), ("unet", "no ("), ("torch_geometric.nn:GCN", "yes")],
+)
+def test_explain_tells_whether_the_default_recipe_can_merge(run, model, says):
+    last = run("explain", model).out.splitlines()[-1]
+    assert last.startswith(f"exchange by function, as the recipe strong does it: {says}")
+
+
 def test_data_and_device_may_be_elsewhere_when_a_run_is_repeated(run, refused, place, tmp_path):
     """The folder of the benchmark data and the machine are a person's, not the experiment's."""
     config = place / "node" / "config.toml"
@@ -413,7 +455,7 @@ def unlabelled(data):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (unlabelled(masked(graph(), **PARTS)), "y: labels must lie from 0 on, found -1 in a split"),
+        (unlabelled(masked(graph(), **PARTS)), "y: number "),
         (masked(graph(), **{**PARTS, "val": []}), "val_mask: the val split is empty"),
         (masked(graph(), **{**PARTS, "val": [3]}), "train_mask: shares nodes or graphs with val_mask"),
         (graph(y=torch.zeros(60).long()), "y: only one class (0); at least two are needed"),
@@ -762,6 +804,28 @@ def test_exchange_of_two_runs(run, place, tmp_path):
     akegnn.exchange(target, source)
     cli.runs.load_weights(fresh, tmp_path / "again" / "target.safetensors")
     assert same(fresh, target)
+
+
+def test_exchange_by_function_of_several_runs(run, refused, place, tmp_path):
+    """The target alone is made anew; --no-keep leaves its channels out of the pool."""
+    common = ["--strategy", "functional", "--data", place / "graph"]
+    runs_ = [place / "node", place / "node1", place / "node1"]
+    for extra, origins in (([], {0, 1, 2}), (["--no-keep"], {0, 1})):
+        out = tmp_path / f"out{len(origins)}"
+        ran = run("exchange", *runs_, *common, *extra, "--out", out, "--json")
+        assert ran.code == 0, ran.err
+        assert {s["source"] for s in json.loads(ran.out)} <= origins
+        assert {p.name for p in out.iterdir()} == {"target.safetensors", "swaps.csv"}
+        networks = [akegnn.load(p).model for p in runs_]
+        graph_ = read_folder(place / "graph")
+        akegnn.exchange(networks[0], networks[1:], strategy="functional", data=graph_, keep=not extra)
+        made = akegnn.load(place / "node").model
+        akegnn.runs.load_weights(made, out / "target.safetensors")
+        assert same(made, networks[0])
+    shown = run("exchange", *runs_, *common, "--out", tmp_path / "shown").out
+    assert str(place / "node1") in shown
+    message = refused("exchange", *runs_, "--out", tmp_path / "no")
+    assert message == "source: strategy 'adaptive' takes one network, got 2; see exchange_ring"
 
 
 @pytest.mark.parametrize("there", ["target.safetensors", "source.safetensors", "swaps.csv"])

@@ -16,11 +16,11 @@ from torch.nn.functional import elu, one_hot, relu
 from torch_geometric import nn as pyg
 from torch_geometric.data import Batch, Data
 
-from akegnn import exchange
+from akegnn import exchange, functional
 from akegnn.backbones import BACKBONES
 from akegnn.channels import ChannelMap
 from akegnn.errors import AkeError
-from akegnn.exchange import Swap, exchange_ring
+from akegnn.exchange import Swap, exchange_ring, why_not_merged
 from akegnn.functional import Equations, greedy
 from small import Net, Pooled, graph, graphs, refusal, same, still
 
@@ -1119,3 +1119,48 @@ def test_graphs_are_seen_in_the_networks_precision():
     exchange(*networks, strategy="functional", data=data)
     assert data.x.dtype == torch.float32
     assert {v.dtype for v in networks[0].state_dict().values()} == {torch.float64}
+
+
+def test_of_very_many_rows_some_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the pool needs, the same ones each time; with fewer than that, all of them."""
+    data = graph(600)
+    data.x = data.x.double()
+    networks = several(lambda: still("gcn", hidden_channels=6), 3)
+    mean = torch.stack([outputs(n, data) for n in networks]).mean(0)
+
+    def made() -> Tensor:
+        one, *rest = copy.deepcopy(networks)
+        exchange(one, rest, strategy="functional", data=data)
+        return outputs(one, data)
+
+    whole = made()
+    monkeypatch.setattr(functional, "PER_COLUMN", 1)
+    monkeypatch.setattr(functional, "ROWS", 600)
+    assert torch.equal(made(), whole)
+    monkeypatch.setattr(functional, "ROWS", 150)
+    part = made()
+    assert torch.equal(made(), part)
+    assert not torch.equal(part, whole)
+    assert (part - mean).square().mean() < 1.5 * (whole - mean).square().mean()
+
+
+@pytest.mark.parametrize(("target", "sources"), [(16, (16, 8)), (16, (8, 16)), (32, (16, 16)), (8, (16, 16))])
+def test_a_single_head_of_another_width_is_refused_in_a_plain_line(target: int, sources: tuple[int, ...]) -> None:
+    def gat(width: int) -> nn.Module:
+        return pyg.GAT(5, width, 2, 3)
+
+    message = refusal(
+        lambda: exchange(gat(target), map(gat, sources), strategy="functional", data=graph64(), keep=False)
+    )
+    assert message == "convs.0: heads of other widths or numbers cannot be exchanged by function"
+
+
+def test_why_networks_cannot_be_merged_is_known_without_training() -> None:
+    before = torch.get_rng_state()
+    assert why_not_merged(pyg.GCN(5, 8, 2, 3), pyg.GCN(5, 16, 2, 3)) == ""
+    assert why_not_merged(pyg.GAT(5, 8, 2, 3, v2=True, heads=2)).endswith("cannot be exchanged by function")
+    torch.set_rng_state(before)
+    network = pyg.GCN(5, 8, 2, 3)
+    state = copy.deepcopy(network.state_dict())
+    assert why_not_merged(network) == ""
+    assert all(torch.equal(v, state[k]) for k, v in network.state_dict().items())

@@ -1475,3 +1475,12 @@ def test_which_networks_are_recorded():
     assert not told(GCN(5, 3), dataclasses.replace(trainer, scheduler=CosineAnnealingLR), usual)
     assert not told(GCN(5, 3), Trainer(Elsewhere(make_task(graph(), metric="f1")), Training()), usual)
     assert not told(GCN(4, 2), Trainer(Elsewhere(make_task(graphs())), Training()), usual)
+
+
+def test_what_a_population_cannot_be_built_from():
+    assert "give a function that builds one" in refusal(lambda: Population(still("gcn"), range(2)))
+    assert refusal(lambda: Population(lambda: still("gcn"), [])) == "seeds: at least one is needed"
+    population = Population(lambda: still("gcn"), range(3))
+    trainer = Trainer(make_task(graph()), Training(epochs=1))
+    message = refusal(lambda: population.train(trainer, [Replica(0, "n", Original())], "individual"))
+    assert message == "replicas: 1 for 3 networks"

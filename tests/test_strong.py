@@ -200,6 +200,24 @@ def test_a_model_that_cannot_be_merged_is_trained_all_the_same(model: Any) -> No
     assert result.score().validation >= result.score("best of phase 1, trained again").validation
 
 
+class Unknown(nn.Module):
+    """Of layers of which no channel is known."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.a, self.b = pyg.ResGatedGraphConv(in_channels, 6), pyg.ResGatedGraphConv(6, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.b(self.a(x, edge_index).relu(), edge_index)
+
+
+def test_a_model_without_a_known_channel_is_trained_all_the_same() -> None:
+    result = fit(model=Unknown)
+    assert result.why_not
+    assert "best of phase 1, taught" in [s.name for s in result.scores]
+    assert refusal(lambda: small.fit(model=Unknown)).startswith("nothing can be exchanged: no layer has channels")
+
+
 def test_what_could_not_be_merged_is_not_called_merged(tmp_path: Any) -> None:
     result = fit(model=Tied)
     assert result.why_not == "first.weight, again.weight: are one parameter; they cannot be exchanged by function"
@@ -259,6 +277,8 @@ def test_a_width_that_cannot_be_is_refused_before_training() -> None:
         {"exchange": {"channels": 17}},
         {"exchange": {"width": 5}, "model_args": {"hidden_channels": 4}},
         {"exchange": {"width": 4, "channels": 3}},
+        {"model": "gcnii-dense", "exchange": {"width": 4}, "model_args": {"num_layers": 2, "hidden_channels": 8}},
+        {"model": "unet", "exchange": {"width": 4}},
     ):
         assert refusal(lambda given=given: fit(on_epoch=seen.append, **given))  # type: ignore[misc]
     assert not seen

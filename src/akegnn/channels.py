@@ -77,7 +77,8 @@ class ChannelMap:
         if not any(x.channels > 1 for x in chosen):
             reasons = "; ".join(f"{name}: {why}" for name, why in list(self.stays.items())[:3])
             raise AkeError(
-                f"nothing can be exchanged: no {layers} layer has channels to give ({reasons or 'no weights'})"
+                f"nothing can be exchanged: no {'hidden ' * (layers == 'hidden')}layer has channels to give "
+                f"({reasons or 'no weights'})"
             )
         return chosen
 
@@ -243,7 +244,9 @@ def channel_map(
         data: a graph the model can run on. Without it a small random graph is tried.
         override: by layer name, ``None`` to leave a layer out, or a :class:`Layer` to use as it is.
     """
-    model = _generic_copy(model)
+    if not isinstance(model, nn.Module):
+        raise AkeError(f"model: must be a torch.nn.Module, is {'a class' if isinstance(model, type) else repr(model)}")
+    model = generic_copy(model)
     tensors = dict(_named_tensors(model))
     sites = list(_find_sites(model, tensors))
     data, reference = _tried(model, data)
@@ -271,7 +274,7 @@ def channel_map(
 @torch.no_grad()
 def _tried(model: nn.Module, given: Data | None) -> tuple[Data, Tensor]:
     """A graph that the model runs on, and its output: a small one, or one as large as the given one."""
-    small = _small_graph(model, given)
+    small = small_graph(model, given)
     try:
         return small, _run(model, small)
     except AkeError as e:
@@ -313,7 +316,7 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from ((n, b) for n, b in model.named_buffers() if b is not None)
 
 
-def _generic_copy(model: nn.Module) -> nn.Module:
+def generic_copy(model: nn.Module) -> nn.Module:
     """A float64 copy in evaluation mode whose every entry is different, so that no symmetry of fresh weights
     (zero biases, unit norms) can make a wrong permutation look right."""
     check_built(model)
@@ -332,7 +335,7 @@ def _generic_copy(model: nn.Module) -> nn.Module:
     return model
 
 
-def _small_graph(model: nn.Module, like: Data | None) -> Data:
+def small_graph(model: nn.Module, like: Data | None) -> Data:
     """A dozen nodes with random features, in two graphs, with every attribute that ``like`` has."""
     g = torch.Generator().manual_seed(0)
     nodes = 12

@@ -25,7 +25,7 @@ from .backbones import BACKBONES
 from .channels import explain as explain_model
 from .data.prepare import prepare
 from .errors import AkeError, RunFailed
-from .exchange import Swap
+from .exchange import Swap, why_not_merged
 from .exchange import exchange as exchange_networks
 from .experiments import EXPERIMENTS, Shard
 from .fit import Plan, Results, as_device, number_list, plan
@@ -127,6 +127,7 @@ def _root(
 
 @app.command()
 def train(
+    ctx: typer.Context,
     dataset: DataOption = "digits",
     model: ModelOption = "gcn",
     model_arg: ArgOption = None,
@@ -206,7 +207,8 @@ def train(
         Path | None, typer.Option(show_default="runs/DATA-MODEL-TASK-SEED", help="The run folder to write.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(help="Repeat a run from its config.toml; other options are not read.")
+        Path | None,
+        typer.Option(help="Repeat a run from its config.toml, which settles all but where and how it is shown."),
     ] = None,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Curves, scores and settings for TensorBoard, in the run folder.")
@@ -237,6 +239,8 @@ def train(
     parts = number_list("splits", splits, split) if splits is not None else []
     if config is not None:
         recorded = from_toml(config)
+        for name in sorted(_given(ctx) - BESIDE_CONFIG):
+            raise AkeError(f"{name}: {config} has all settings; leave this out, or change it there")
         given = {"data_root": data_root, "device": device if device != "auto" else recorded.device}
         prepared, many, parts = _plan_from(config, recorded, given), recorded.seeds, recorded.splits
     else:
@@ -279,6 +283,10 @@ def train(
             precision=precision,
             device=device,
         )
+        chosen = prepared.settings.exchange.strategy
+        for name in ("bins", "iterations", "layers") if STRATEGIES[chosen].merges else ():
+            if swapping[name] is not None:
+                raise AkeError(f"--{name}: not for strategy {chosen!r}, which swaps no channels (--recipe paper does)")
     s = prepared.settings = dataclasses.replace(prepared.settings, seeds=many, splits=parts)
     several = bool(many or parts)
     folder = out or Path("runs") / (
@@ -376,9 +384,17 @@ def predict(
 @app.command()
 def exchange(
     target: Annotated[Path, typer.Argument(help="A run folder, or a safetensors file with --model.")],
-    source: Annotated[Path, typer.Argument(help="Another of the same architecture.")],
+    source: Annotated[
+        list[Path],
+        typer.Argument(help="Another of the same architecture; functional takes several."),
+    ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for target.safetensors, source.safetensors, swaps.csv.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for target.safetensors, swaps.csv, and source.safetensors where that changes too.",
+        ),
     ],
     model: Annotated[
         str | None, typer.Option("--model", "-m", help="What builds the model of two safetensors files.")
@@ -394,39 +410,47 @@ def exchange(
     bins: Annotated[int, typer.Option(help="Bins of the histogram behind the entropy (B).")] = Exchange.bins,
     layers: Annotated[str, typer.Option(help="`all` or `hidden`.")] = Exchange.layers,
     seed: Annotated[int, typer.Option(help="For the strategies that draw.")] = 0,
+    keep: Annotated[
+        bool, typer.Option(help="Functional: pool the target's channels, too; else it only says how wide to be.")
+    ] = True,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Swap redundant channels of one network for informative ones of another. The files given are not changed."""
-    for given in (target, source):
+    """Swap redundant channels of one network for informative ones of another. The files given are not changed.
+
+    Examples:
+
+      akegnn exchange runs/a runs/b --out swapped
+
+      akegnn exchange runs/a runs/b runs/c --strategy functional --data digits --out merged
+    """
+    for given in (target, *source):
         if given.resolve() in {(out / f"{name}.safetensors").resolve() for name in ("target", "source")}:
             raise AkeError(f"{given}: would be overwritten; choose another --out")
     if channels is not None and strategy in STRATEGIES and STRATEGIES[strategy].merges:
         raise AkeError(
             f"--channels: strategy {strategy!r} swaps none, and what it makes is as wide as the target "
-            "(akegnn train --width makes narrower ones)"
+            "(--no-keep takes nothing else of it; akegnn train --width makes narrower ones)"
         )
     channels = Exchange.channels if channels is None else channels
-    first, second = (_network(path, model, model_arg) for path in (target, source))
+    first, *others = (_network(path, model, model_arg) for path in (target, *source))
     how: dict[str, Any] = {"strategy": strategy, "channels": channels, "bins": bins, "layers": layers, "seed": seed}
-    swaps = exchange_networks(first, second, data=_some_graph(dataset), **how)
+    swaps = exchange_networks(first, others, data=_some_graph(dataset), keep=keep, **how)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise AkeError(f"{out}: cannot be written ({e.strerror})") from None
-    content = {
-        out / "target.safetensors": runs.tensor_bytes(first.state_dict()),
-        out / "source.safetensors": runs.tensor_bytes(second.state_dict()),
-        out / "swaps.csv": runs.row_bytes(Swap, swaps),
-    }
-    _write(content, force)
+    merges = STRATEGIES[strategy].merges  # into the target alone
+    changed = {"target": first} if merges else {"target": first, "source": others[0]}
+    content = {out / f"{name}.safetensors": runs.tensor_bytes(n.state_dict()) for name, n in changed.items()}
+    _write(content | {out / "swaps.csv": runs.row_bytes(Swap, swaps)}, force)
     if as_json:
         print(json.dumps([dataclasses.asdict(x) for x in swaps]))
         return
-    if STRATEGIES[strategy].merges:  # both give
+    if merges:
         table = Table("layer", "channel", "from", "channel there", "weights")
         for x in swaps:
-            origin = ("target", "source")[x.source]
+            origin = str([*([target] if keep else []), *source][x.source])
             table.add_row(x.layer, str(x.target_channel), origin, str(x.source_channel), str(x.scalars))
         _console().print(table)
         return
@@ -451,19 +475,21 @@ def explain(
 ) -> None:
     """Show which tensors of a model take part in an exchange, which do not, and why."""
     if Path(model).is_dir():
-        network = runs.load(model, find_class(own) if own else None).model
-        rows = explain_model(network, _some_graph(dataset)).rows
+        network, graph = runs.load(model, find_class(own) if own else None).model, _some_graph(dataset)
     else:
         kind, task = find_class(model), make_task(data.load(dataset or "digits"))
-        network = build(kind, complete_arguments(kind, _arguments(model_arg), task))
-        rows = explain_model(network, task.example).rows
+        network, graph = build(kind, complete_arguments(kind, _arguments(model_arg), task)), task.example
+    rows = explain_model(network, graph).rows
     if as_json:
         print(json.dumps([dataclasses.asdict(r) for r in rows]))
         return
     table = Table("tensor", "shape", "part", "layer", "why")
     for r in rows:
         table.add_row(r.tensor, "x".join(map(str, r.shape)) or "scalar", r.part, r.layer, r.why)
+    why_not = why_not_merged(network, data=graph)
     _console().print(table)
+    merged = f"no ({why_not}); the recipe strong goes on without" if why_not else "yes"
+    _console().print(f"exchange by function, as the recipe strong does it: {merged}", highlight=False, markup=False)
 
 
 @app.command()
@@ -704,6 +730,18 @@ def _console() -> Console:
     """Where there is no terminal to tell the width, nothing is folded or cut."""
     console = Console()
     return console if console.is_terminal else Console(width=10_000)
+
+
+BESIDE_CONFIG = {
+    *("--config", "--out", "--device", "--data-root", "--quiet", "--json"),
+    *("--tensorboard", "--tensorboard-dir", "--mlflow", "--wandb"),
+}
+
+
+def _given(ctx: typer.Context) -> set[str]:
+    """What a person wrote on the command line, by the longest name of each option."""
+    wrote = (p for p in ctx.command.params if ctx.get_parameter_source(p.name or "").name == "COMMANDLINE")  # type: ignore[union-attr]
+    return {max(p.opts, key=len) if p.opts[0].startswith("-") else (p.name or "").upper() for p in wrote}
 
 
 def _plan_from(config: Path, s: Settings, given: dict[str, Any]) -> Plan:

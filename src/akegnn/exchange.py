@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from .channels import ChannelMap, Layer, Slot, channel_map, check_finite
+from .channels import ChannelMap, Layer, Slot, channel_map, check_finite, generic_copy, small_graph
 from .errors import AkeError
-from .forward import duplicate
+from .forward import check_built, duplicate
 from .functional import Pick, merge
 from .settings import Exchange, derive
 from .strategies import Choice, Strategy, adaptive
@@ -625,6 +625,22 @@ def _merge_modules(
     return as_swaps(picks, found)
 
 
+def why_not_merged(target: nn.Module, source: nn.Module | None = None, data: Data | None = None) -> str:
+    """Why networks like these cannot be exchanged by function; nothing where they can, tried on a small graph.
+
+    Args:
+        target: a network like the one that is to be made.
+        source: one like those that it is to be made of; without, like the target.
+        data: a graph like the real one, where a model needs more than ``x`` and ``edge_index``.
+    """
+    try:
+        one, several = generic_copy(target), [generic_copy(source or target) for _ in range(2)]
+        exchange(one, several, strategy="functional", data=small_graph(several[0], data), keep=False)
+    except AkeError as e:
+        return str(e)
+    return ""
+
+
 def _check_layers(target: nn.Module, source: nn.Module) -> None:
     """Networks of one architecture have parts of the same names and types, whatever their widths."""
     here, there = ({name: type(m).__name__ for name, m in n.named_modules() if name} for n in (target, source))
@@ -708,6 +724,8 @@ def check_alike(networks: Sequence[nn.Module]) -> None:
     """Channels can only change places between networks of one architecture."""
     if not networks:
         raise AkeError("models: at least one network is needed")
+    for network in networks:
+        check_built(network)
     first = networks[0].state_dict()
     for k, network in enumerate(networks[1:], 2):
         other = network.state_dict()

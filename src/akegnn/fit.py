@@ -22,7 +22,7 @@ from .data import load as load_data
 from .data.own import names_of
 from .data.prepare import prepare
 from .errors import AkeError, RunFailed
-from .exchange import Swap, check_alike
+from .exchange import Swap, check_alike, why_not_merged
 from .methods import METHODS
 from .methods.ake import make as make_ring
 from .methods.strong import RATE
@@ -496,6 +496,10 @@ def plan(
                 f"width: {swapping.width} channels wanted, {name} has {own}; a network that is made is never wider "
                 f"(--model-arg hidden_channels={swapping.width} widens all)"
             )
+        assert factory is not None
+        with torch.random.fork_rng(devices=[]):
+            if why_not := why_not_merged(slim(swapping.width)(), factory(), problem.example):
+                raise AkeError(f"width: {name} cannot be made of another width ({why_not})")
     settings = Settings(
         data=data if isinstance(data, str) else "given",
         task=problem.name,

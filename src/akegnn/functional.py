@@ -28,7 +28,9 @@ from .forward import arguments, cast, duplicate
 
 State = dict[str, Tensor]
 RIDGE = 1e-10  # of each column's square: keeps dead and repeated channels from dividing by zero
+ROWS, PER_COLUMN = 20_000, 50  # nodes to look at, in all and for each channel of the pool: more settle nothing
 LARGEST = 100.0  # times the largest weight of the networks: what a weight that replaces theirs may come to
+SMALL = 1e-9  # of a column's square: what the chosen ones leave of it is rounding errors
 COSTS = (0.0, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)  # of weights, in columns' mean squares: the first that keeps to that
 
 
@@ -104,61 +106,88 @@ def _scale(gram: Tensor) -> Tensor:
     return gram.diagonal().clamp_min(1e-300).rsqrt().where(gram.diagonal() > 0, 1.0)
 
 
+@dataclass
+class _Reading:
+    """What the units picked so far leave of one reader's columns and targets: a Cholesky decomposition in the making.
+
+    Kept up to date is only what the next choice looks at, two small blocks for each unit. Whatever else of a unit is
+    needed is worked out when it is picked.
+    """
+
+    gram: Tensor  # [F, F] and
+    right: Tensor  # [F, O], as they were
+    own: Tensor  # [units, b, b], what is left of each unit's columns
+    told: Tensor  # [units, b, b], what is left of what they tell of the targets, squared
+    shares: Tensor  # [F, steps * b]: by these shares of what was picked ...
+    parts: Tensor  # ... these products with it are explained, and ...
+    truths: Tensor  # ... these products with the targets, [steps * b, O]
+    used: int = 0
+
+    @classmethod
+    def of(cls, equations: Equations, units: int, count: int, free: int) -> _Reading:
+        assert isinstance(equations.gram, Tensor)
+        assert isinstance(equations.right, Tensor)
+        scale = _scale(equations.gram)
+        gram = equations.gram * scale * scale[:, None]
+        right = scale[:, None] * equations.right / max(equations.square, 1e-300) ** 0.5
+        b = (len(gram) - free) // units
+        index = torch.arange(units, device=gram.device)
+        own = gram[: units * b, : units * b].view(units, b, units, b)[index, :, index, :]
+        rows = right[: units * b].view(units, b, -1)
+        shares, parts = gram.new_empty(2, len(gram), count * b + free)
+        reading = cls(
+            gram, right, own, rows @ rows.mT, shares, parts, right.new_empty(count * b + free, right.shape[1])
+        )
+        for k in range(len(gram) - free, len(gram)):
+            reading.take(torch.tensor([k], device=gram.device))
+        return reading
+
+    def gains(self) -> Tensor:
+        """By how much each unit would reduce the squared error."""
+        left = torch.where(self.own > SMALL, 1.0, 0.0) if self.own.shape[1] == 1 else 1.0
+        return (left * _inverse(self.own) * self.told).sum((1, 2))
+
+    def take(self, block: Tensor) -> None:
+        """Let some columns explain their part of all others and of the targets."""
+        units, b, _ = self.own.shape
+        before, after = self.used, self.used + len(block)
+        shares, truths = self.shares[:, :before], self.truths[:before]
+        part = self.gram[block].mT - shares @ self.parts[block, :before].mT
+        truth = self.right[block] - shares[block] @ truths
+        both = self.right @ truth.mT - shares @ (truths @ truth.mT)  # what is left of the targets, by what goes
+        share = part @ _inverse(part[block])
+        self.shares[:, before:after], self.parts[:, before:after], self.truths[before:after] = share, part, truth
+        self.used = after
+        s, p, x = (each[: units * b].view(units, b, -1) for each in (share, part, both))
+        self.own = self.own - s @ p.mT
+        self.told = self.told - s @ x.mT - x @ s.mT + s @ (truth @ truth.mT) @ s.mT
+
+
+def _inverse(blocks: Tensor) -> Tensor:
+    """Of what is left of columns; where nothing is left but rounding errors, of nothing."""
+    if blocks.shape[-1] == 1:
+        return blocks.clamp_min(SMALL).reciprocal()
+    return torch.linalg.pinv(blocks, atol=SMALL, hermitian=True)
+
+
 def greedy(readers: Sequence[Equations], units: int, count: int, free: int = 0) -> list[int]:
     """Pick ``count`` of ``units``, each the one whose addition leaves the least squared error, over all readers.
 
     Every reader has ``F = units * b`` columns, ``b`` next to each other for each unit, then ``free`` ones that are
     there from the beginning (a bias). Readers weigh alike: each error counts as a share of its targets.
     """
-    states = []
-    for reader in readers:
-        assert isinstance(reader.gram, Tensor)
-        assert isinstance(reader.right, Tensor)
-        scale = _scale(reader.gram)
-        gram = reader.gram * scale * scale[:, None]
-        right = scale[:, None] * reader.right / max(reader.square, 1e-300) ** 0.5
-        small = 1e-9  # of a column's square: what the chosen ones leave of it is rounding errors
-        wide = (len(gram) - free) // units
-        for k in range(len(gram) - free, len(gram)):
-            gram, right = _without(gram, right, torch.tensor([k], device=gram.device), small)
-        states.append((gram, right, wide, small))
+    count = min(count, units)
+    readings = [_Reading.of(equations, units, count, free) for equations in readers]
     chosen: list[int] = []
-    for _ in range(min(count, units)):
-        gains = sum(
-            _gains(gram[: units * b, : units * b], right[: units * b], b, small) for gram, right, b, small in states
-        )
-        assert isinstance(gains, Tensor)
-        if chosen:
-            gains[chosen] = -1.0
+    for _ in range(count):
+        gains = torch.stack([reading.gains() for reading in readings]).sum(0)
+        gains[chosen] = -1.0
         best = int(gains.argmax())
         chosen.append(best)
-        for k, (gram, right, b, small) in enumerate(states):
-            block = torch.arange(best * b, (best + 1) * b, device=gram.device)
-            states[k] = (*_without(gram, right, block, small), b, small)
+        for reading in readings:
+            b = reading.own.shape[1]
+            reading.take(torch.arange(best * b, (best + 1) * b, device=reading.gram.device))
     return chosen
-
-
-def _gains(gram: Tensor, right: Tensor, b: int, small: float) -> Tensor:
-    """By how much each unit would reduce the squared error."""
-    if b == 1:
-        left = gram.diagonal()
-        return torch.where(left > small, right.square().sum(1) / left.clamp_min(small), 0.0)
-    units = len(gram) // b
-    index = torch.arange(units, device=gram.device)
-    blocks = gram.view(units, b, units, b)[index, :, index, :]  # [units, b, b]
-    r = right.view(units, b, -1)
-    inverse = torch.linalg.pinv(blocks, atol=small, hermitian=True)
-    return (r * (inverse @ r)).sum((1, 2))
-
-
-def _without(gram: Tensor, right: Tensor, block: Tensor, small: float) -> tuple[Tensor, Tensor]:
-    """What is left of all columns and of the targets once the block explains its part of them."""
-    own = gram[block][:, block]
-    inverse = (
-        torch.linalg.pinv(own, atol=small, hermitian=True) if len(block) > 1 else own.clamp_min(small).reciprocal()
-    )
-    share = gram[:, block] @ inverse
-    return gram - share @ gram[block], right - share @ right[block]
 
 
 # ---- looking into a network ------------------------------------------------------------------------------------------
@@ -322,12 +351,25 @@ class _Merge:
             layer.name: list(dict.fromkeys(_site_name(self.modules[0], s.name) for s in layer.readers))
             for layer in first.layers
         }
+        pools = [sum(m[layer.name].channels for m in self.layer_of) for layer in first.layers]
+        self.most = max(ROWS, PER_COLUMN * max(pools, default=0))
         self.true = [
-            [_run(m, s, b, list(self.sites)) for b in self.batches]
-            for m, s in zip(self.modules, self.originals, strict=True)
+            [self.truth(m, s, b) for b in self.batches] for m, s in zip(self.modules, self.originals, strict=True)
         ]
         self.order = list(self.true[0][0][0])
         self.tail = self._tail()
+
+    def truth(self, module: nn.Module, state: State, batch: Data) -> tuple[dict[str, _Call], Tensor]:
+        """What an original network computes; inputs are kept only of attention, which is looked at before it."""
+        calls, out = _run(module, state, batch, list(self.sites))
+        return {n: c if self.sites[n].attends else _Call((), {}, c.out) for n, c in calls.items()}, out
+
+    def few(self, rows: Tensor) -> Tensor:
+        """Of very many rows as many as the pool needs, the same ones each time."""
+        if len(rows) <= self.most:
+            return rows
+        some = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[: self.most]
+        return rows[some.to(rows.device)]
 
     # -- what is where
 
@@ -410,13 +452,13 @@ class _Merge:
         for b, batch in enumerate(self.batches):
             call = _run(self.modules[0], self.states[0], batch, [site.name])[0][site.name]
             columns, one, base = site.columns(self.modules[0], self.states[0], call)
-            truth = [self.output(site, layer, v, b) for v in range(len(self.states))]
+            truth = [self.few(self.output(site, layer, v, b)) for v in range(len(self.states))]
             targets = torch.stack([truth[v][:, k] for v, k in members], 1)
             if base.shape[1] == targets.shape[1]:
-                targets = targets - base  # what a residual layer passes on as it is
+                targets = targets - self.few(base)  # what a residual layer passes on as it is
             if site.blocks:
                 columns = [columns[where]]
-            equations.add(torch.cat([*columns, *([one] if one is not None else [])], 1), targets)
+            equations.add(self.few(torch.cat([*columns, *([one] if one is not None else [])], 1)), targets)
         free = [one] if one is not None else []
         weights = equations.solve(limit=self.limit(layer), free=len(free))
         return list(weights.split([c.shape[1] for c in (*columns, *free)]))
@@ -491,10 +533,9 @@ class _Merge:
                 if place is None:
                     continue
                 part = c[:, place : place + counts[v] * unit]
+                part = self.few(self.tail(part, v) if final and not reader.attends else part)
                 weight = self.states[v][slot.name]
                 weight = (weight if slot.axis == 1 else weight.t())[:, place : place + counts[v] * unit]
-                if final and not reader.attends:
-                    part = self.tail(part, v)
                 each.append(part)
                 made = part @ weight.t() if made is None or reader.blocks else made + part @ weight.t()
                 if reader.blocks:
@@ -508,7 +549,7 @@ class _Merge:
             targets = [torch.stack(targets).mean(0)]
         columns_, target = torch.cat(found, 1), torch.cat(targets, 1)
         if one is not None:  # a bias costs nothing; see pick
-            columns_ = torch.cat([columns_, self.tail(one, 0) if final else one], 1)
+            columns_ = torch.cat([columns_, self.few(self.tail(one, 0) if final else one)], 1)
         equations.add(columns_, target)
 
     def place(self, network: int, together: Sequence[str], slot: Slot) -> int | None:
@@ -772,11 +813,12 @@ def _check(
     """Refuse what would come out wrong."""
     for layer in maps[0].layers:
         each = {x.channels for m in maps for x in m.layers if x.name == layer.name}
-        heads = int(getattr(modules[0].get_submodule(_site_name(modules[0], layer.weights[0].name)), "heads", 1))
+        rule = rule_of(modules[0].get_submodule(_site_name(modules[0], layer.weights[0].name)))
+        attends = rule is not None and "att" in "".join(rule.travels)  # its channels move as heads, whole
         if layer.together and len(each) > 1:
             raise AkeError(
-                f"{layer.name}: added to other layers, so it must be as wide in all networks that are merged "
-                "(keep=False leaves the target out)"
+                f"{layer.name}: added to other layers, so it must be as wide in all networks that are merged; "
+                f"they have {' and '.join(map(str, sorted(each)))} channels"
             )
         if layer.output and each != {wanted[layer.name]}:
             raise AkeError(f"{layer.name}: the networks do not give the same outputs")
@@ -785,7 +827,7 @@ def _check(
             if any(not torch.equal(s[slot.name], states[0][slot.name]) for s in states):  # as BatchNorm's would
                 raise AkeError(f"{slot.name}: differs after the output layer; it cannot be exchanged by function")
         apart = {int(getattr(m.get_submodule(_site_name(m, layer.weights[0].name)), "heads", 1)) for m in modules}
-        if (heads > 1 or len(apart) > 1) and (len(apart) > 1 or each != {wanted[layer.name]}):
+        if len(apart) > 1 or (attends and each != {wanted[layer.name]}):
             raise AkeError(f"{layer.name}: heads of other widths or numbers cannot be exchanged by function")
     for name, why in maps[0].stays.items():
         if name in states[0] and states[0][name].dim() > 1 and _matters(modules[0], states[0], batches[0], name):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -22,21 +27,46 @@ _CHOSEN = {"hidden_channels": 64, "hidden_dim": 64, "hidden": 64, "nhid": 64, "n
 
 
 def find_class(name: str) -> Callable[..., nn.Module]:
-    """A backbone by name, or ``package.module:Class``, which is imported."""
+    """A backbone by name, or ``package.module:Class`` or ``path/to/file.py:Class``, which is imported."""
     if name in BACKBONES:
         return BACKBONES[name]
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise AkeError(f"model: {name!r} is neither one of {', '.join(BACKBONES)} nor of the form package.module:Class")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
+        module = _run_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
+        found = getattr(module, attribute)
     except (ImportError, ValueError, TypeError) as e:
-        raise AkeError(f"model: cannot import {module_name!r} ({e})") from None
+        raise AkeError(
+            f"model: cannot import {module_name!r} ({e}); a file is given as path/to/file.py:Class"
+        ) from None
+    except SyntaxError as e:
+        raise AkeError(f"model: {e.filename}: line {e.lineno}: {e.msg}") from None
     except AttributeError:
         raise AkeError(f"model: {module_name!r} has no {attribute!r}") from None
     if not callable(found):
         raise AkeError(f"model: {name!r} is a {type(found).__name__}, expected a class or function")
     return found  # type: ignore[no-any-return]
+
+
+def _run_file(path: Path) -> ModuleType:
+    """A file as a module, as Python runs it: what lies beside it can be imported. The same file is run once."""
+    if not path.is_file():
+        raise AkeError(f"model: {path}: no such file")
+    name = f"akegnn_model_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.path.append(str(path.resolve().parent))
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
 
 
 def resolve(

@@ -107,8 +107,8 @@ class Bench:
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
-        """The layers that are exchanged."""
-        return self.map.chosen(self.exchange.layers)
+        """The layers that are exchanged. Where none can be, a merge says so itself, and its recipe goes on without."""
+        return self.map.layers if strategy(self.exchange.strategy).merges else self.map.chosen(self.exchange.layers)
 
     # ---- networks
 

@@ -72,6 +72,10 @@ class Population:
 
     def __init__(self, factory: Callable[[], nn.Module], seeds: Sequence[int], network: str = "sample") -> None:
         """Build a network per seed, each just as it would be built alone."""
+        if isinstance(factory, nn.Module) or not callable(factory):
+            raise AkeError("model: give a function that builds one, such as `lambda: MyGNN(...)`, one for every seed")
+        if not len(seeds):
+            raise AkeError("seeds: at least one is needed")
         states = []
         for seed in seeds:
             with seeded(derive(seed, "weights", network)):
@@ -152,7 +156,8 @@ class Population:
         ``hook(state, epoch)`` is called after every epoch with the stacked parameters of all networks, which it may
         change in place; it needs a model that can be trained as a population.
         """
-        assert len(replicas) == len(self)
+        if len(replicas) != len(self):
+            raise AkeError(f"replicas: {len(replicas)} for {len(self)} networks")
         trainer = replace(trainer, replicas=trainer.replicas or len(self))
         groups = _by_split(trainer.task, replicas)
         if len(groups) > 1:

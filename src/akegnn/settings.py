@@ -70,6 +70,8 @@ class Exchange:
                 raise AkeError(f"{name}: must be a whole number, got {getattr(self, name)!r}")
             if getattr(self, name) < 1:
                 raise AkeError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        if self.bins < 2:
+            raise AkeError(f"bins: must be at least 2, got {self.bins}: in one bin every layer has the same entropy")
         if self.layers not in ("all", "hidden"):
             raise AkeError(f"layers: {self.layers!r} is not one of all, hidden")
         if not isinstance(self.width, int) or self.width < 0:

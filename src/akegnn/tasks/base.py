@@ -249,17 +249,20 @@ def whole_labels(labels: Any) -> Tensor:
     if not isinstance(labels, Tensor):
         raise AkeError(f"y: must be a tensor, is a {type(labels).__name__}")
     if labels.is_floating_point() or labels.dim() != 1:
-        raise AkeError(
-            f"y: must be one whole number each, got {labels.dtype} of shape {tuple(labels.shape)} (data.y.long()?)"
-        )
+        hint = "data.y.long() where they are classes; numbers to be predicted (regression) are not supported"
+        if labels.dim() == 2:
+            hint = "data.y.argmax(1) where one of each row is 1; several labels at once are not supported"
+        raise AkeError(f"y: must be one whole number each, got {labels.dtype} of shape {tuple(labels.shape)} ({hint})")
     return labels.long()
 
 
 def check_classes(labels: Tensor, parts: dict[str, Tensor]) -> int:
     """Labels must lie from 0 on, and be of at least two classes. Returns the number of classes."""
     used = labels[torch.cat(list(parts.values()))]
-    if int(used.min()) < 0:
-        raise AkeError(f"y: labels must lie from 0 on, found {int(used.min())} in a split")
+    for part, members in parts.items():
+        bare = members[labels[members] < 0]
+        if len(bare):
+            raise AkeError(f"y: number {int(bare[0])} is for {part} and has no label ({int(labels[bare[0]])})")
     if len(used.unique()) < 2:
         raise AkeError(f"y: only one class ({int(used[0])}); at least two are needed")
     classes = int(used.max()) + 1
