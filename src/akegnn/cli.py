@@ -567,9 +567,18 @@ def reproduce(
     else:
         print(experiments.to_markdown(experiment, found))
         print(f"akegnn: wrote {', '.join(str(p) for p in paths) or 'nothing'}", file=sys.stderr)
+    _report_missing(chosen, found)
     if failed:
         lines = "; ".join(f"{label}: {error}" for label, error in failed)
         raise RunFailed(f"{len(failed)} of {report.all + len(refused)} blocks failed: {lines}")
+
+
+def _report_missing(jobs: Sequence[experiments.Job], entries: Sequence[experiments.Entry]) -> None:
+    """So that a table of a part is not taken for the whole. Of official data and its substitute, one will do."""
+    wanted, there = (dict.fromkeys((x.row, x.column.removesuffix("-substitute")) for x in xs) for xs in (jobs, entries))
+    if missing := [place for place in wanted if place not in there]:
+        named = "; ".join(", ".join(place) for place in missing[:5]) + "; ..." * (len(missing) > 5)
+        print(f"akegnn: {len(wanted) - len(missing)} of {len(wanted)} places; missing: {named}", file=sys.stderr)
 
 
 @app.command()

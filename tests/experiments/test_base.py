@@ -615,6 +615,7 @@ def test_render_computes_nothing(command, grid, monkeypatch):
     assert rendered.code == 0
     assert "| gcn | digits | base | 2 |" in rendered.out
     assert rendered.out == ran.out
+    assert "akegnn: 2 of 3 places; missing: bad, digits\n" in rendered.err, "a part is not taken for the whole"
 
 
 def test_what_lasts_as_long_as_said_is_not_the_protocols(command, grid, monkeypatch):
