@@ -1,18 +1,19 @@
 """A published table with some of its places measured again: results/NAME.* from its rows and those of newer runs.
 
     akegnn reproduce strong --only gcn/cora --seeds 50 --out runs/again
-    python benchmarks/combine.py strong runs/again/strong.rows.csv
+    python benchmarks/combine.py strong runs/again/strong.rows.csv --commit HASH
 
 A place (a row and a dataset) that is in a newer file comes from there as a whole, so that all of its lines share seeds
 and splits; the later of two files counts. The rows of all other places
 stay; their lines in the table are made anew from them: Holm's p depends on all places, and rows with six digits, which
 earlier versions wrote, give another p where differences are equal but for rounding (`strong` has none of these). So
-look at what changed before it is kept.
+look at what changed before it is kept. Whose code made a place's rows is noted in results/NAME.commits.csv.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -61,10 +62,21 @@ def block(job: Job, rows: list[dict[str, str]]) -> tuple[Block, list[Cell]]:
     return made, cells
 
 
+def remember(path: Path, places: Iterable[Place], commit: str) -> Path:
+    """Note which commit's code made the rows of some places."""
+    commits = {(r["row"], r["dataset"]): r["commit"] for r in kept.read(path)} | dict.fromkeys(places, commit)
+    with path.open("w", newline="", encoding="utf-8") as f:
+        writer = csv.writer(f, lineterminator="\n")
+        writer.writerow(("row", "dataset", "commit"))
+        writer.writerows((*place, made_by) for place, made_by in commits.items())
+    return path
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", choices=EXPERIMENTS)
     parser.add_argument("newer", nargs="+", type=Path, help="NAME.rows.csv of other runs, with NAME.csv beside them")
+    parser.add_argument("--commit", required=True, help="of the code that made the newer rows")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
     experiment = EXPERIMENTS[given.name].anywhere()
@@ -82,6 +94,7 @@ def main() -> None:
             raise AkeError(f"{given.name} has no place {', '.join('/'.join(place) for place in found)}")
         for path in write(experiment, entries(experiment, blocks, store), given.results, blocks, store):
             print(path)
+    print(remember(given.results / f"{given.name}.commits.csv", combined(given.newer), given.commit))
 
 
 if __name__ == "__main__":

@@ -68,8 +68,13 @@ def test_places_that_were_measured_again_take_the_place_of_older_ones(script, mo
 
     measured(tmp_path / "results", ["gcn", "gat"], 0.01)
     newer = measured(tmp_path / "newer", ["gcn", "grand"], -0.001)
-    monkeypatch.setattr("sys.argv", ["combine.py", "strong", str(newer), "--results", str(tmp_path / "results")])
+    results = tmp_path / "results"
+    (results / "strong.commits.csv").write_text("row,dataset,commit\ngcn,cora,old\ngat,cora,old\n")
+    given = ["strong", str(newer), "--commit", "new", "--results", str(results)]
+    monkeypatch.setattr("sys.argv", ["combine.py", *given])
     combine.main()
+    made_by = {r["row"]: r["commit"] for r in rows.read(results / "strong.commits.csv")}
+    assert made_by == {"gcn": "new", "gat": "old", "grand": "new"}
     table = {(r["row"], r["method"]): r for r in rows.read(tmp_path / "results" / "strong.csv")}
     gains = {row: float(table[row, "strong"]["difference"]) for row in ("gcn", "gat", "grand")}
     assert gains == {"gcn": -0.35, "gat": 3.5, "grand": -0.35}
@@ -86,7 +91,7 @@ def test_what_cannot_be_combined_is_refused(script, monkeypatch, tmp_path):
     alone.write_text("row,dataset\ngcn,cora\n")
 
     def said(*given):
-        monkeypatch.setattr("sys.argv", ["combine.py", *map(str, given), "--results", str(tmp_path)])
+        monkeypatch.setattr("sys.argv", ["combine.py", *map(str, given), "--commit", "a", "--results", str(tmp_path)])
         return refusal(combine.main)
 
     assert said("curves", alone).startswith("curves: its picture is drawn from epochs")
