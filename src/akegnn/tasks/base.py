@@ -262,7 +262,8 @@ def check_classes(labels: Tensor, parts: dict[str, Tensor]) -> int:
     for part, members in parts.items():
         bare = members[labels[members] < 0]
         if len(bare):
-            raise AkeError(f"y: number {int(bare[0])} is for {part} and has no label ({int(labels[bare[0]])})")
+            which = f"number {int(bare[0])} (counted from 0) is for {part}"
+            raise AkeError(f"y: {which} and has no label ({int(labels[bare[0]])})")
     if len(used.unique()) < 2:
         raise AkeError(f"y: only one class ({int(used[0])}); at least two are needed")
     classes = int(used.max()) + 1
