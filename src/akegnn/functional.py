@@ -28,7 +28,7 @@ from .forward import arguments, cast, duplicate
 
 State = dict[str, Tensor]
 RIDGE = 1e-10  # of each column's square: keeps dead and repeated channels from dividing by zero
-ROWS, PER_COLUMN = 20_000, 50  # nodes to look at, in all and for each channel of the pool: more settle nothing
+ROWS, PER_COLUMN = 20_000, 50  # nodes to look at, in all and for each column of the pool: more settle nothing
 LARGEST = 100.0  # times the largest weight of the networks: what a weight that replaces theirs may come to
 SMALL = 1e-9  # of a column's square: what the chosen ones leave of it is rounding errors
 COSTS = (0.0, 1e-10, 1e-8, 1e-6, 1e-4, 1e-2)  # of weights, in columns' mean squares: the first that keeps to that
@@ -352,7 +352,8 @@ class _Merge:
             for layer in first.layers
         }
         pools = [sum(m[layer.name].channels for m in self.layer_of) for layer in first.layers]
-        self.most = max(ROWS, PER_COLUMN * max(pools, default=0))
+        times = max((len(site.weights) for site in self.sites.values()), default=0)  # that a reader has each channel
+        self.most = max(ROWS, PER_COLUMN * times * max(pools, default=0))
         self.true = [
             [self.truth(m, s, b) for b in self.batches] for m, s in zip(self.modules, self.originals, strict=True)
         ]
