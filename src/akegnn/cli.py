@@ -66,7 +66,7 @@ DataOption = Annotated[
     ),
 ]
 ModelOption = Annotated[
-    str, typer.Option("--model", "-m", help="A backbone's name, or package.module:Class for your own.")
+    str, typer.Option("--model", "-m", help="A backbone's name, or package.module:Class or file.py:Class for your own.")
 ]
 ArgOption = Annotated[
     list[str] | None, typer.Option("--model-arg", help="key=value, passed to the model; may be repeated.")
