@@ -358,6 +358,8 @@ def test_a_model_in_a_file(run, refused, place, tmp_path):
     assert run("predict", tmp_path / "run", *given).code == 0
     train = ["train", place / "graph", "--out", tmp_path / "no"]
     assert refused(*train, "--model", f"{bad}:Net").startswith(f"model: {bad}: line 2: ")
+    bad.write_text("x = 1\ny = torch.nosuch\n")
+    assert refused(*train, "--model", f"{bad}:Net").startswith(f"model: {bad}: line 2: NameError: ")
     assert refused(*train, "--model", f"{tmp_path}/none.py:Net") == f"model: {tmp_path}/none.py: no such file"
     assert refused(*train, "--model", f"{own}:Other") == f"model: '{own}' has no 'Other'"
 
@@ -701,6 +703,11 @@ def test_columns_of_another_graph_may_be_in_another_order(run, refused, place, t
     table[0] = [*table[0][:2], "x4", "x3", "x2", "x1", "x0"]
     folder = csv_folder(tmp_path / "new", nodes=table)
     assert json.loads(run("predict", place / "node", "--data", folder, "--json").out) == expected_nodes(place)
+    made_up = ["--features", "constant", "--out", tmp_path / "constant", "--quiet", *QUICK]
+    assert run("train", place / "graph", *made_up).code == 0
+    assert run("predict", tmp_path / "constant", "--data", folder).code == 0, (
+        "of features that are made, none has a name"
+    )
     table[0][2] = "height"
     folder = csv_folder(tmp_path / "other", nodes=table)
     assert refused("predict", place / "node", "--data", folder) == "data: feature 'x4': missing"
@@ -824,6 +831,9 @@ def test_exchange_by_function_of_several_runs(run, refused, place, tmp_path):
         assert same(made, networks[0])
     shown = run("exchange", *runs_, *common, "--out", tmp_path / "shown").out
     assert str(place / "node1") in shown
+    (tmp_path / "out3" / "source.safetensors").touch()
+    message = refused("exchange", *runs_, *common, "--out", tmp_path / "out3", "--force")
+    assert message.startswith(f"{tmp_path}/out3/source.safetensors: is there already, of another exchange")
     message = refused("exchange", *runs_, "--out", tmp_path / "no")
     assert message == "source: strategy 'adaptive' takes one network, got 2; see exchange_ring"
 

@@ -1159,6 +1159,16 @@ def test_why_networks_cannot_be_merged_is_known_without_training() -> None:
     before = torch.get_rng_state()
     assert why_not_merged(pyg.GCN(5, 8, 2, 3), pyg.GCN(5, 16, 2, 3)) == ""
     assert why_not_merged(pyg.GAT(5, 8, 2, 3, v2=True, heads=2)).endswith("cannot be exchanged by function")
+
+    class Normed(pyg.GCN):
+        def __init__(self) -> None:
+            super().__init__(5, 8, 2, 3)
+            self.after = nn.BatchNorm1d(3)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:  # type: ignore[override]
+            return self.after(super().forward(x, edge_index))
+
+    assert "differs after the output layer" in why_not_merged(Normed())
     torch.set_rng_state(before)
     network = pyg.GCN(5, 8, 2, 3)
     state = copy.deepcopy(network.state_dict())

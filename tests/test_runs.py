@@ -23,6 +23,7 @@ from torch_geometric.nn import GATv2Conv, GCNConv
 
 import akegnn
 from akegnn import cli, runs
+from akegnn.data.own import digest
 from akegnn.errors import AkeError
 from akegnn.runs import FILES, MARK, MORE, load, load_weights, save, writing
 from akegnn.settings import Settings, from_toml, to_toml
@@ -372,13 +373,28 @@ def test_files_are_as_public_as_a_person_lets_new_files_be(result, tmp_path):
 
 def test_the_digest_is_of_the_files_that_are_read(tmp_path):
     folder = csv_folder(tmp_path / "graph")
-    first = runs.digest(str(folder))
+    first = digest(str(folder))
     (folder / "note.txt").write_text("mine")
-    assert runs.digest(str(folder)) == first != ""
+    assert digest(str(folder)) == first != ""
     with (folder / "edges.csv").open("a") as f:
         f.write("n0,n1\n")
-    assert runs.digest(str(folder)) not in ("", first)
-    assert runs.digest("cora") == runs.digest("given") == runs.digest(str(tmp_path / "none")) == ""
+    assert digest(str(folder)) not in ("", first)
+    assert digest("cora") == digest(str(tmp_path / "none")) == ""
+
+
+def test_the_digest_is_of_the_graph_that_was_trained_on(tmp_path):
+    """Also where the files change while it is trained."""
+    folder = csv_folder(tmp_path / "graph")
+    before = digest(str(folder))
+
+    def changes(epoch):
+        with (folder / "edges.csv").open("a") as f:
+            f.write("n0,n1\n")
+
+    result = fit(str(folder), on_epoch=changes)
+    assert result.digest == before != digest(str(folder))
+    assert json.loads((result.save(tmp_path / "run") / "metrics.json").read_text())["data_digest"] == before
+    assert fit(graph()).digest == fit("digits", epochs=1).digest == ""
 
 
 def spoiled(result, tmp_path, change) -> Path:

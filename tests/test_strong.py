@@ -218,6 +218,30 @@ def test_a_model_without_a_known_channel_is_trained_all_the_same() -> None:
     assert refusal(lambda: small.fit(model=Unknown)).startswith("nothing can be exchanged: no layer has channels")
 
 
+class Placed(nn.Module):
+    """Knows the places of one graph's nodes, so that it cannot be run on another."""
+
+    def __init__(self, in_channels: int, out_channels: int, hidden_channels: int = 6) -> None:
+        super().__init__()
+        self.places = torch.randn(60, in_channels, generator=torch.Generator().manual_seed(0))
+        self.net = pyg.GCN(in_channels, hidden_channels, 2, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.net(x + self.places.to(x.dtype), edge_index)
+
+
+def test_a_model_of_one_graph_can_be_narrower_too() -> None:
+    assert fit(model=Placed, exchange={"width": 4}).model.net.convs[0].lin.weight.shape == (4, 5)
+
+
+def test_what_cannot_be_exchanged_is_not_trained_for_the_paper() -> None:
+    seen: list[object] = []
+    for strategy in ("functional", "adaptive"):
+        given = {"recipe": "paper", "exchange": {"strategy": strategy}, "on_epoch": seen.append}
+        assert refusal(lambda given=given: fit(model=Unknown, **given)).startswith("nothing can be")  # type: ignore[misc]
+    assert not seen
+
+
 def test_what_could_not_be_merged_is_not_called_merged(tmp_path: Any) -> None:
     result = fit(model=Tied)
     assert result.why_not == "first.weight, again.weight: are one parameter; they cannot be exchanged by function"

@@ -249,7 +249,7 @@ def channel_map(
     model = generic_copy(model)
     tensors = dict(_named_tensors(model))
     sites = list(_find_sites(model, tensors))
-    data, reference = _tried(model, data)
+    data, reference = tried(model, data)
     traced = [t for site in sites for t in _layers_of(site)]
     _trace(model, data, sites, traced)
     stays = _reasons_to_stay(sites, tensors)
@@ -272,7 +272,7 @@ def channel_map(
 
 
 @torch.no_grad()
-def _tried(model: nn.Module, given: Data | None) -> tuple[Data, Tensor]:
+def tried(model: nn.Module, given: Data | None) -> tuple[Data, Tensor]:
     """A graph that the model runs on, and its output: a small one, or one as large as the given one."""
     small = small_graph(model, given)
     try:
@@ -316,7 +316,7 @@ def _named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from ((n, b) for n, b in model.named_buffers() if b is not None)
 
 
-def generic_copy(model: nn.Module) -> nn.Module:
+def generic_copy(model: nn.Module, seed: int = 0) -> nn.Module:
     """A float64 copy in evaluation mode whose every entry is different, so that no symmetry of fresh weights
     (zero biases, unit norms) can make a wrong permutation look right."""
     check_built(model)
@@ -325,7 +325,7 @@ def generic_copy(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if getattr(module, "cached", False) is True:
             module.cached = False  # type: ignore[assignment]
-    g = torch.Generator().manual_seed(0)
+    g = torch.Generator().manual_seed(seed)
     for _, t in _named_tensors(model):
         if t.is_floating_point():  # weights of either sign and moderate size, so that no activation dies or saturates
             if t.dim() > 1:

@@ -300,7 +300,7 @@ def train(
         if there != s:
             raise AkeError(f"{folder}: holds a finished run with other settings; choose another --out or delete it")
         metrics = runs.read_metrics(folder)
-        if metrics.get("data_digest", "") not in ("", runs.digest(s.data)):
+        if metrics.get("data_digest", "") not in ("", prepared.digest):
             raise AkeError(
                 f"{folder}: holds a finished run on {s.data} as it was before; choose another --out or delete it"
             )
@@ -359,7 +359,7 @@ def predict(
     if dataset is None and s.data == "given":
         raise AkeError(f"{run}: was trained on a graph given in Python; pass --data")
     graphs = prepare(data.load(dataset or s.data, data_root), s.features, s.edges)
-    if dataset is None and loaded.metrics.get("data_digest", "") not in ("", runs.digest(s.data)):
+    if dataset is None and loaded.metrics.get("data_digest", "") not in ("", data.own.digest(s.data)):
         raise AkeError(f"{s.data}: is not what {run} was trained on; pass --data to predict on it as it is now")
     if isinstance(graphs, Data):
         graphs = data.own.in_order(graphs, loaded.metrics.get("features"))
@@ -442,6 +442,8 @@ def exchange(
         raise AkeError(f"{out}: cannot be written ({e.strerror})") from None
     merges = STRATEGIES[strategy].merges  # into the target alone
     changed = {"target": first} if merges else {"target": first, "source": others[0]}
+    if merges and (stale := out / "source.safetensors").exists():
+        raise AkeError(f"{stale}: is there already, of another exchange; choose another --out or delete it")
     content = {out / f"{name}.safetensors": runs.tensor_bytes(n.state_dict()) for name, n in changed.items()}
     _write(content | {out / "swaps.csv": runs.row_bytes(Swap, swaps)}, force)
     if as_json:
@@ -488,7 +490,7 @@ def explain(
         table.add_row(r.tensor, "x".join(map(str, r.shape)) or "scalar", r.part, r.layer, r.why)
     why_not = why_not_merged(network, data=graph)
     _console().print(table)
-    merged = f"no ({why_not}); the recipe strong goes on without" if why_not else "yes"
+    merged = f"no ({why_not}); the recipe strong goes on without" if why_not else "yes, as far as a small graph tells"
     _console().print(f"exchange by function, as the recipe strong does it: {merged}", highlight=False, markup=False)
 
 

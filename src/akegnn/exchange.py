@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.data import Data
 
-from .channels import ChannelMap, Layer, Slot, channel_map, check_finite, generic_copy, small_graph
+from .channels import ChannelMap, Layer, Slot, channel_map, check_finite, generic_copy, tried
 from .errors import AkeError
 from .forward import check_built, duplicate
 from .functional import Pick, merge
@@ -626,7 +626,7 @@ def _merge_modules(
 
 
 def why_not_merged(target: nn.Module, source: nn.Module | None = None, data: Data | None = None) -> str:
-    """Why networks like these cannot be exchanged by function; nothing where they can, tried on a small graph.
+    """Why networks like these cannot be exchanged by function; nothing where they can, as far as a small graph tells.
 
     Args:
         target: a network like the one that is to be made.
@@ -634,8 +634,8 @@ def why_not_merged(target: nn.Module, source: nn.Module | None = None, data: Dat
         data: a graph like the real one, where a model needs more than ``x`` and ``edge_index``.
     """
     try:
-        one, several = generic_copy(target), [generic_copy(source or target) for _ in range(2)]
-        exchange(one, several, strategy="functional", data=small_graph(several[0], data), keep=False)
+        one, several = generic_copy(target), [generic_copy(source or target, seed) for seed in range(2)]
+        exchange(one, several, strategy="functional", data=tried(several[0], data)[0], keep=False)
     except AkeError as e:
         return str(e)
     return ""

@@ -18,8 +18,9 @@ from torch_geometric.data import Data
 
 from . import evidence, presets
 from .channels import ChannelMap
+from .data import DATASETS
 from .data import load as load_data
-from .data.own import names_of
+from .data.own import digest, names_of
 from .data.prepare import prepare
 from .errors import AkeError, RunFailed
 from .exchange import Swap, check_alike, why_not_merged
@@ -91,6 +92,7 @@ class Result:
     classes: list[str] | None = None  # their names, where the data has them
     features: list[str] | None = None  # likewise
     shipped: str = ""  # which candidate it is, where the recipe has several
+    digest: str = ""  # of a person's own files, as they were read
     why_not: str = ""  # no channels were exchanged, where that was not possible
     evidence: dict[str, Any] | None = field(default=None, repr=False)  # of the network that ships, see akegnn.evidence
 
@@ -322,6 +324,7 @@ class Plan:
     views: list[View]
     settings: Settings
     slim: Callable[[int], Factory] | None = None  # builds networks of another width
+    digest: str = ""  # of a person's own files, before they were read
     say: Callable[[str], None] = logging.getLogger("akegnn").warning  # takes the lines that are for people
 
     def run(self) -> Result:
@@ -339,7 +342,9 @@ class Plan:
         settings = self.settings
         bench = self.bench(cells)
         # Find the channels first: a model that cannot be exchanged should not be trained for nothing.
-        found, _ = bench.map, bench.layers
+        found = bench.map
+        if settings.recipe != "strong":  # which goes on without an exchange
+            found.chosen(settings.exchange.layers)
         lines: list[Line] = []
         if settings.baseline:
             lines += METHODS["single"](bench)
@@ -370,7 +375,7 @@ class Plan:
             scores = [Score(x.name, x.validation[k], x.test[k], x.passes, x.seconds[k]) for x in lines]
             rest = (own, alone.metric_name, alone.floor(), dict(alone.sizes), found, names_of(alone.example, "classes"))
             result = Result(final[0], final, scores, moved_in[k], [] if many else bench.history, *rest)
-            result.features = names_of(alone.example, "feature_names")
+            result.features, result.digest = names_of(alone.example, "feature_names"), self.digest
             result.shipped, result.why_not = made.shipped[k] if made.shipped else "", made.why_not
             results.append(result)
         every = Results(results, several, list(bench.failed.values()), bench.history)
@@ -457,6 +462,7 @@ def plan(
     training = dataclasses.replace(known.training, **{k: v for k, v in given.items() if v is not None})
     features, edges = features or known.features, edges or known.edges
 
+    of_files = digest(data) if isinstance(data, str) and data not in DATASETS else ""
     problem = make_task(
         prepare(load_data(data, data_root) if isinstance(data, str) else data, features, edges),
         task,
@@ -536,7 +542,7 @@ def plan(
         trial = trainer.make_optimizer([("", nn.Parameter(torch.zeros(1)))])
     if trainer.scheduler is None:
         trainer.make_scheduler(trial)
-    return Plan(trainer, factory, models, shown, settings, slim)
+    return Plan(trainer, factory, models, shown, settings, slim, of_files)
 
 
 def _slim(

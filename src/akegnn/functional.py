@@ -339,6 +339,7 @@ class _Merge:
     sites: dict[str, _Reader] = field(default_factory=dict)
     done: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # by layer: (network, unit) of every place
     picks: list[Pick] = field(default_factory=list)
+    drawn: dict[int, Tensor] = field(default_factory=dict)  # which rows are looked at, of so many
 
     def __post_init__(self) -> None:
         first = self.maps[0]
@@ -369,8 +370,10 @@ class _Merge:
         """Of very many rows as many as the pool needs, the same ones each time."""
         if len(rows) <= self.most:
             return rows
-        some = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[: self.most]
-        return rows[some.to(rows.device)]
+        if len(rows) not in self.drawn:
+            some = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+            self.drawn[len(rows)] = some[: self.most].to(rows.device)
+        return rows[self.drawn[len(rows)]]
 
     # -- what is where
 

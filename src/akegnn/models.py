@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -34,8 +35,10 @@ def find_class(name: str) -> Callable[..., nn.Module]:
     if not colon:
         raise AkeError(f"model: {name!r} is neither one of {', '.join(BACKBONES)} nor of the form package.module:Class")
     try:
-        module = _run_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
-        found = getattr(module, attribute)
+        found = getattr(
+            _run_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name),
+            attribute,
+        )
     except (ImportError, ValueError, TypeError) as e:
         raise AkeError(
             f"model: cannot import {module_name!r} ({e}); a file is given as path/to/file.py:Class"
@@ -59,13 +62,17 @@ def _run_file(path: Path) -> ModuleType:
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        sys.path.append(str(path.resolve().parent))
+        sys.path.insert(0, str(path.resolve().parent))
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException as e:
             del sys.modules[name]
-            raise
+            if isinstance(e, SyntaxError) or not isinstance(e, Exception):
+                raise
+            here = [f.lineno for f in traceback.extract_tb(e.__traceback__) if f.filename == str(path)]
+            at = f"line {here[-1]}: " if here else ""
+            raise AkeError(f"model: {path}: {at}{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}") from e
     return sys.modules[name]
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import fcntl
-import hashlib
 import io
 import json
 import os
@@ -39,7 +38,6 @@ import torch_geometric
 from torch import Tensor, nn
 
 from .backbones import BACKBONES
-from .data import DATASETS
 from .errors import AkeError
 from .exchange import Swap
 from .fit import Result, Results, Summary
@@ -142,18 +140,6 @@ def writing(path: Path, settings: Settings) -> Iterator[Path]:
         os.close(lock)
 
 
-def digest(data: str) -> str:
-    """Of a person's files; nothing for a dataset by name, whose files have checksums, and for what was given."""
-    path = Path(data)
-    files = [path / "nodes.csv", path / "edges.csv"] if path.is_dir() else [path]
-    if data in DATASETS or not all(f.is_file() for f in files):
-        return ""
-    made = hashlib.sha256()
-    for f in files:
-        made.update(f.read_bytes())
-    return made.hexdigest()
-
-
 def finished_settings(path: Path) -> Settings | None:
     """The settings of a finished run, or ``None`` where there is none."""
     whole = all((path / name).is_file() for name in FILES)
@@ -173,7 +159,7 @@ def write(result: Result | Results, folder: Path) -> None:
         "splits": shown.sizes,
         "classes": shown.classes,
         "features": shown.features,
-        "data_digest": digest(result.settings.data),
+        "data_digest": shown.digest,
         "scores": [dataclasses.asdict(s) for s in (result.summary() if isinstance(result, Results) else shown.scores)],
         "runs": result.counted if isinstance(result, Results) else "1 seed",
         "shipped": shown.shipped,

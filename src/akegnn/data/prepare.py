@@ -64,4 +64,6 @@ def _prepared(data: Data, features: str, edges: str) -> Data:
             data.split = data.split_degree
     elif features == "constant":
         data.x = torch.ones(int(data.num_nodes or 0), 1)
+    if features in ("degree", "constant") and "feature_names" in data:  # of columns that are there no more
+        del data["feature_names"]
     return data

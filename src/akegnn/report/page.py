@@ -89,8 +89,14 @@ def write(source: str | Path, out: str | Path = "report.html") -> Path:
         raise AkeError(f"{source}: no such run folder or store")
     if out.exists() and (out.is_dir() or out.resolve() == source.resolve()):
         raise AkeError(f"{out}: is {'a folder' if out.is_dir() else 'the store itself'}; choose another file to write")
-    there = out.read_bytes() if out.is_file() else b""
-    if there and not there[:100].lower().startswith(b"<!doctype html"):
+    there = b""
+    try:
+        if out.is_file():
+            with out.open("rb") as opened:
+                there = opened.read(100)
+    except OSError as e:
+        raise AkeError(f"{out}: cannot be read ({e.strerror})") from None
+    if there and not there.lower().startswith(b"<!doctype html"):
         raise AkeError(f"{out}: is there already and is no page; choose another file to write")
     check_installed()
     page = run_page(source) if source.is_dir() else store_page(source)
