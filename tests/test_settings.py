@@ -45,7 +45,7 @@ exchanges = st.builds(
     Exchange,
     strategy=st.text(),
     channels=positive,
-    bins=positive,
+    bins=st.integers(2, 100),
     iterations=positive,
     layers=st.sampled_from(["all", "hidden"]),
 )
@@ -178,6 +178,7 @@ def test_a_part_left_out_has_its_default(tmp_path):
         ("masks = true", "masks: must be str, got True"),
         ("[training]\npatience = 0", "patience: must be at least 1, got 0"),
         ("[exchange]\nbins = 0", "bins: must be at least 1, got 0"),
+        ("[exchange]\nbins = 1", "bins: must be at least 2, got 1: in one bin every layer has the same entropy"),
         ('[exchange]\nlayers = "some"', "layers: 'some' is not one of all, hidden"),
         ("seed = ", "not valid TOML"),
         ("\x00", "not valid TOML"),
