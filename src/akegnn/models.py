@@ -35,10 +35,8 @@ def find_class(name: str) -> Callable[..., nn.Module]:
     if not colon:
         raise AkeError(f"model: {name!r} is neither one of {', '.join(BACKBONES)} nor of the form package.module:Class")
     try:
-        found = getattr(
-            _run_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name),
-            attribute,
-        )
+        module = _run_file(Path(module_name)) if module_name.endswith(".py") else importlib.import_module(module_name)
+        found = getattr(module, attribute)
     except (ImportError, ValueError, TypeError) as e:
         raise AkeError(
             f"model: cannot import {module_name!r} ({e}); a file is given as path/to/file.py:Class"
