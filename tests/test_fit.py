@@ -248,6 +248,22 @@ def test_an_own_loop_needs_to_ask_for_nothing_and_to_return_nothing():
     assert a.score().validation > 0.5
 
 
+@pytest.mark.parametrize(
+    ("loop", "says"),
+    [
+        (lambda model, data, rate: None, "missing a required argument: 'rate'"),
+        (lambda model: None, "too many positional arguments"),
+        ("train", "train: must be a function of a model and its data, is a str"),
+    ],
+)
+def test_an_own_loop_that_cannot_be_called_is_refused_at_once(loop, says):
+    seen = []
+    message = refusal(lambda: fit(data(), train=loop, baseline=True, on_epoch=seen.append))
+    assert message.startswith("train: ")
+    assert message.endswith(says)
+    assert not seen
+
+
 def test_an_own_loop_may_return_another_module():
     replaced = []
 

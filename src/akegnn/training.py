@@ -71,6 +71,9 @@ class Trained:
     history: list[Epoch] = field(default_factory=list)
 
 
+OFFERS = ("epochs", "seed", "phase", "redraw", "targets")  # what a loop of one's own may ask for
+
+
 @dataclass(frozen=True)
 class Trainer:
     """Everything about training that does not change from network to network."""
@@ -85,6 +88,17 @@ class Trainer:
     replicas: int = 0  # of which these networks are some; 0: they are all
     first: int = 0  # how many replicas were trained before them
     on_epoch: Callable[[Epoch], None] = lambda epoch: None
+
+    def __post_init__(self) -> None:
+        if self.own_loop is None:
+            return
+        if not callable(self.own_loop):
+            raise AkeError(f"train: must be a function of a model and its data, is a {type(self.own_loop).__name__}")
+        signature = inspect.signature(self.own_loop)
+        try:
+            signature.bind(None, None, **{name: None for name in OFFERS if name in signature.parameters})
+        except TypeError as e:
+            raise AkeError(f"train: called as train(model, data), with any of {', '.join(OFFERS)}: {e}") from None
 
     def train(
         self, model: nn.Module, view: View, phase: str, network: str, seed: int, targets: Targets | None = None
@@ -157,7 +171,7 @@ class Trainer:
             "targets": job.targets.soft if job.targets is not None else None,
         }
         wanted = inspect.signature(self.own_loop).parameters
-        returned = self.own_loop(model, _given(job.seen), **{k: v for k, v in offers.items() if k in wanted})
+        returned = self.own_loop(model, _given(job.seen), **{k: offers[k] for k in OFFERS if k in wanted})
         if isinstance(returned, nn.Module):
             model = _unwrapped(returned, like=model)
         elif returned is not None:
