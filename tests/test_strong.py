@@ -16,9 +16,9 @@ from torch_geometric.utils import to_undirected
 import akegnn
 import small
 from akegnn import phases, runs
-from akegnn.backbones import GCN
+from akegnn.backbones import BACKBONES, GCN
 from akegnn.fit import plan
-from akegnn.methods.strong import Candidate, choose, make, smoothed
+from akegnn.methods.strong import Candidate, choose, functional, make, smoothed
 from akegnn.population import Population, Replica
 from akegnn.report.run import run_page
 from akegnn.settings import Training
@@ -287,10 +287,35 @@ def test_backbones_can_be_narrower(model: str, tmp_path: Any) -> None:
     assert same(runs.load(tmp_path / "run").model, result.model)
 
 
+@pytest.mark.parametrize(
+    ("model", "hidden"), [("gat", 4), ("torch_geometric.nn:GAT", 16)], ids=["ours: of a head", "PyG's: of all"]
+)
+def test_a_narrower_network_has_fewer_heads(model: str, hidden: int, tmp_path: Any) -> None:
+    args = {"hidden_channels": hidden, "num_layers": 2, "heads": 4}
+    result = fit(model=model, epochs=2, exchange={"width": 8}, model_args=args)
+    assert result.model.convs[0].att_src.shape == (1, 2, 4)
+    assert result.model.convs[0].heads == 2
+    result.save(tmp_path / "run")
+    kind = None if model == "gat" else pyg.GAT
+    assert same(runs.load(tmp_path / "run", kind).model, result.model)
+
+
+def test_half_of_a_networks_heads_are_whole_ones() -> None:
+    """Of three heads one; a single one cannot be halved."""
+    lines = {}
+    for heads in (1, 3):
+        bench = plan(parted()[0], "gat", model_args={"hidden_channels": 4, "heads": heads}, epochs=1).bench([(0, 0)])
+        lines[heads] = {line.name: line.parameters for line in functional(bench)}
+    one = BACKBONES["gat"](5, 3, hidden_channels=4, heads=1)
+    assert lines[3]["by function, half"] == sum(p.numel() for p in one.parameters())
+    assert set(lines[1]) == {"by function"}
+
+
 def test_a_width_that_cannot_be_is_refused_before_training() -> None:
     seen: list[object] = []
     for given in (
-        {"model": "gat", "exchange": {"channels": 4}},
+        {"model": "gat", "exchange": {"channels": 4}},  # half of a head
+        {"model": "gat", "exchange": {"width": 128}},  # gat has 64
         {"model": "sgc", "exchange": {"width": 4}},
         {"model": Net, "model_args": {"width": 8}, "exchange": {"width": 4}},
         {"exchange": {"width": 4, "strategy": "adaptive"}},

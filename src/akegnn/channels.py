@@ -82,6 +82,10 @@ class ChannelMap:
             )
         return chosen
 
+    def head(self, layer: Layer) -> int:
+        """How many channels of a layer have one attention and can only move together; one where there is none."""
+        return next((self.shapes[s.name][s.axis + s.span - 1] for s in layer.travels if s.span > 1), 1)
+
     def whole_neurons(self, layers: Iterable[Layer]) -> tuple[Layer, ...]:
         """Those of ``layers`` whose channels can move together with their outgoing weights."""
         whole = tuple(x for x in layers if x.tied is None and not x.output)

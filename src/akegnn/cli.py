@@ -189,7 +189,7 @@ def train(
         typer.Option(
             min=1,
             show_default="the model's",
-            help="Channels of every hidden layer of the network that the strategy functional makes.",
+            help="Channels of every hidden layer of the network that the strategy functional makes; whole heads.",
         ),
     ] = None,
     bins: Annotated[

@@ -28,7 +28,7 @@ from .methods import METHODS
 from .methods.ake import make as make_ring
 from .methods.strong import RATE
 from .methods.strong import make as make_strong
-from .models import Factory, find_class, resolve
+from .models import Factory, as_class, hidden_width, of_width, resolve
 from .phases import Bench, Line, Made, total
 from .settings import Exchange, Phases, Settings
 from .stats import Scores, paired, summarise
@@ -490,17 +490,18 @@ def plan(
     else:
         chosen = {**known.model_args, **(model_args or {})}
         factory, name, arguments = resolve(model, chosen, problem)
-        slim = _slim(model, chosen, problem)
+        slim = _slim(model, arguments, problem)
     if swapping.width:
         if not STRATEGIES[swapping.strategy].merges:
             raise AkeError(f"width: only for strategy 'functional', not for {swapping.strategy!r}")
         if slim is None:
-            raise AkeError("width: only for a model given by name or class that has hidden_channels and no heads")
-        own = arguments.get("hidden_channels") or _takes(model)["hidden_channels"].default  # type: ignore[arg-type]
+            raise AkeError("width: only for a model given by name or class that has hidden_channels")
+        own, head = hidden_width(as_class(model), arguments)  # type: ignore[arg-type]
         if isinstance(own, int) and swapping.width > own:
+            wider = f"--model-arg hidden_channels={swapping.width}" if not head else "--model-arg heads"
             raise AkeError(
                 f"width: {swapping.width} channels wanted, {name} has {own}; a network that is made is never wider "
-                f"(--model-arg hidden_channels={swapping.width} widens all)"
+                f"({wider} widens all)"
             )
         assert factory is not None
         with torch.random.fork_rng(devices=[]):
@@ -548,18 +549,10 @@ def plan(
 def _slim(
     model: str | type[nn.Module] | Factory, chosen: Mapping[str, Any], task: Task
 ) -> Callable[[int], Factory] | None:
-    """How to build the model with another number of hidden channels, where that is one argument of it."""
-    if not isinstance(model, str | type):
+    """How to build the model with another number of hidden channels, where that is an argument of it."""
+    if not isinstance(model, str | type) or "hidden_channels" not in inspect.signature(as_class(model)).parameters:
         return None
-    takes = _takes(model)
-    if "hidden_channels" not in takes or "heads" in takes:
-        return None
-    return lambda width: resolve(model, {**chosen, "hidden_channels": width}, task)[0]
-
-
-def _takes(model: str | type[nn.Module]) -> Mapping[str, inspect.Parameter]:
-    """The arguments of a model given by name or class."""
-    return inspect.signature(find_class(model) if isinstance(model, str) else model).parameters
+    return lambda width: resolve(model, of_width(as_class(model), chosen, width), task)[0]
 
 
 def counted(cells: Collection[tuple[int, int]]) -> str:

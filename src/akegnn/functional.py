@@ -359,7 +359,11 @@ class _Merge:
             [self.truth(m, s, b) for b in self.batches] for m, s in zip(self.modules, self.originals, strict=True)
         ]
         self.order = list(self.true[0][0][0])
-        self.tail = self._tail()
+        self.tail = self._tail(self.modules)
+        self.units = {x.name: first.head(x) for x in first.layers}
+        if any(site.attends for site in self.sites.values()):  # how many heads there are is the modules' to know
+            own = {id(m): duplicate(m) for m in self.modules}
+            self.modules = [own[id(m)] for m in self.modules]
 
     def truth(self, module: nn.Module, state: State, batch: Data) -> tuple[dict[str, _Call], Tensor]:
         """What an original network computes; inputs are kept only of attention, which is looked at before it."""
@@ -377,14 +381,6 @@ class _Merge:
 
     # -- what is where
 
-    def unit(self, layer: Layer) -> int:
-        """Channels that can only move together: those of a head."""
-        module = self.modules[0].get_submodule(_site_name(self.modules[0], layer.weights[0].name))
-        if "att" not in "".join(rule_of(module).travels):  # type: ignore[union-attr]
-            return 1
-        heads = int(getattr(module, "heads", 1))
-        return layer.channels // heads if heads == 1 or getattr(module, "concat", True) else 1
-
     def start(self, network: int, layer: str, slot: Slot) -> int:
         """Where the columns of a layer begin in a tensor of a working copy, of which earlier ones have new widths."""
         moved: dict[int, int] = {}  # by where columns began: those that layers of a residual stream share count once
@@ -395,7 +391,7 @@ class _Merge:
         return slot.start + sum(moved.values())
 
     def width(self, layer: str) -> int:
-        return len(self.done[layer]) * self.unit(self.layer_of[0][layer])
+        return len(self.done[layer]) * self.units[layer]
 
     def splice(self, network: int, layer: str, slot: Slot, rows: Tensor, size: int) -> None:
         """Put rows in the place of a layer's in one tensor of a working copy."""
@@ -409,8 +405,7 @@ class _Merge:
         after = whole.narrow(slot.axis, begin + size, whole.shape[slot.axis] - begin - size)
         whole = torch.cat([whole.narrow(slot.axis, 0, begin), rows, after], slot.axis)
         if slot.span > 1:
-            heads = shape[slot.axis]
-            whole = whole.unflatten(slot.axis, (heads, whole.shape[slot.axis] // heads))
+            whole = whole.unflatten(slot.axis, (-1, *shape[slot.axis + 1 : slot.axis + slot.span]))
         state[slot.name] = whole.contiguous()
 
     # -- steps
@@ -444,7 +439,7 @@ class _Merge:
 
     def reconstruct_picked(self, site: _Reader, layer: Layer) -> None:
         """The picked channels of a later layer of a residual stream, in all copies at once."""
-        unit = self.unit(layer)
+        unit = self.units[layer.name]
         members = [(v, u * unit + k) for v, u in self.done[layer.name] for k in range(unit)]
         weights = self.solve(site, layer, members)
         self.write(site, layer, weights, range(len(self.states)), len(members))
@@ -498,7 +493,7 @@ class _Merge:
     def pick(self, layer: Layer) -> None:
         """Choose among the channels of all networks, and give every working copy the chosen ones."""
         together = layer.together or (layer.name,)
-        unit = self.unit(layer)
+        unit = self.units[layer.name]
         counts = [self.layer_of[v][layer.name].channels // unit for v in range(len(self.states))]
         readers = list(dict.fromkeys(s for name in together for s in self.read_by[name]))
         if not readers:
@@ -549,8 +544,8 @@ class _Merge:
             found.append(stacked)
             if not reader.blocks and made is not None:
                 targets.append(made)
-        if final and not self.inner and not reader.blocks:
-            targets = [torch.stack(targets).mean(0)]
+        if final and not self.inner and not reader.blocks and len({t.shape for t in targets}) == 1:
+            targets = [torch.stack(targets).mean(0)]  # with other numbers of output heads, what all of them make of it
         columns_, target = torch.cat(found, 1), torch.cat(targets, 1)
         if one is not None:  # a bias costs nothing; see pick
             columns_ = torch.cat([columns_, self.few(self.tail(one, 0) if final else one)], 1)
@@ -594,10 +589,14 @@ class _Merge:
                 blank = self.states[v][tensor].new_zeros(len(index), *shape[1:])
                 self.splice(v, name, slot, blank, slot.size)
         self.done |= dict.fromkeys(together, members)
+        for site in {_site_name(self.modules[0], self.layer_of[0][name].weights[0].name) for name in together}:
+            if self.sites[site].attends:
+                for module in self.modules:
+                    module.get_submodule(site).heads = len(members)  # type: ignore[assignment]
 
     # -- the end
 
-    def _tail(self) -> Callable[[Tensor, int], Tensor]:
+    def _tail(self, modules: Sequence[nn.Module]) -> Callable[[Tensor, int], Tensor]:
         """What happens to columns between the last layer and the output, where that is linear (APPNP); else nothing."""
         last = next((s.name for s in self.sites.values() if any(x.output for x in s.layers)), None)
         if last is None:
@@ -606,7 +605,7 @@ class _Merge:
         def tail(columns: Tensor, network: int) -> Tensor:
             return torch.cat(
                 [
-                    _run(self.modules[network], self.originals[network], batch, [last], {last: part})[1]
+                    _run(modules[network], self.originals[network], batch, [last], {last: part})[1]
                     for batch, part in zip(self._current, columns.split(self._rows), strict=True)
                 ]
             )
@@ -672,44 +671,44 @@ class _Merge:
         A head keeps its attention when its outputs are turned by ``M`` and its attention vectors by the inverse.
         """
         module = duplicate(self.modules[0].get_submodule(site.name))
-        heads = int(getattr(module, "heads", 1))
-        cut = len(site.name) + 1
-        averaged = getattr(module, "concat", True) is False
         module.concat = True  # type: ignore[assignment]
-        targets, pool = self.ensemble(site), []
+        cut, width = len(site.name) + 1, self.units[layer.name]
+        heads = self.widths[layer.name] // width
+        targets = self.ensemble(site)
+        groups: list[list[tuple[Tensor, dict[str, Tensor]]]] = []
         for v in range(len(self.states)):
             mine = self.layer_of[v][layer.name]
             weights = self.solve(site, layer, [(v, k) for k in range(mine.channels)])
-            weight = weights[0].t().view(heads, -1, weights[0].shape[0])  # [H, O, I]
+            weight = weights[0].t().view(-1, width, weights[0].shape[0])  # [H, O, I]
             own = {n[cut:]: t for n, t in self.originals[v].items() if n.startswith(site.name + ".")}
             vectors = {n: own[n].double() for n in own if n.startswith("att")}  # [1, H, O]
-            for h in range(heads):
-                pool.append((weight[h], {n: t[0, h] for n, t in vectors.items()}))
-        width = len(pool[0][0])
+            groups.append([(weight[h], {n: t[0, h] for n, t in vectors.items()}) for h in range(len(weight))])
+        owners = [(v, h) for v, own in enumerate(groups) for h in range(len(own))]
+        pool = [head for own in groups for head in own]
         if heads == 1:
             pool.append(self._mean_head(site, pool))
+            groups.append(pool[-1:])
         equations = Equations()
         for b, batch in enumerate(self.batches):
             call = _run(self.modules[0], self.states[0], batch, [site.name])[0][site.name]
             columns = []
-            for k in range(0, len(pool), heads):
-                some = pool[k : k + heads]
+            for some in groups:
+                module.heads = len(some)  # type: ignore[assignment]
                 like = self.states[0][layer.weights[0].name]
                 given = {layer.weights[0].name[cut:]: torch.cat([w for w, _ in some]).to(like.dtype)}
                 given |= {n: torch.stack([a[n] for _, a in some])[None].to(like.dtype) for n in some[0][1]}
                 if f"{site.name}.bias" in self.states[0]:
-                    given["bias"] = like.new_zeros(width * heads)
+                    given["bias"] = like.new_zeros(width * len(some))
                 columns.append(functional_call(module, given, call.args, call.kwargs))
             ones = torch.ones_like(columns[0][:, :1])
             equations.add(torch.cat([*columns, ones], 1), targets[b])
         chosen = greedy([equations], len(pool), heads, free=1)
         span = torch.tensor([c * width + k for c in chosen for k in range(width)] + [len(pool) * width])
         turn = equations.solve(span.to(targets[0].device))  # [H * O + 1, O]
-        scale = heads if averaged else 1
         turned: list[Tensor] = []
         attention: dict[str, list[Tensor]] = {n: [] for n in pool[0][1]}
         for place, c in enumerate(chosen):
-            m = turn[place * width : (place + 1) * width] * scale  # [O, O]
+            m = turn[place * width : (place + 1) * width] * heads  # [O, O]; several are averaged
             turned.append(m.t() @ pool[c][0])
             for n, a in pool[c][1].items():
                 attention[n].append(torch.linalg.pinv(m) @ a)
@@ -722,9 +721,9 @@ class _Merge:
             if (full := f"{site.name}.bias") in state:
                 state[full] = turn[-1].to(state[full].dtype)
         self.picks += [
-            Pick(layer.name, k, c // heads, c % heads * width, k * width)
+            Pick(layer.name, k, owners[c][0], owners[c][1] * width, k * width)
             for k, c in enumerate(chosen)
-            if c < len(self.states) * heads
+            if c < len(owners)
         ]
 
     def _mean_head(
@@ -788,7 +787,7 @@ def merge(
     given = {name: v.dtype for name, v in states[0].items()}
     states = [{n: v.to(wide) if v.is_floating_point() else v for n, v in state.items()} for state in states]
     batches = [cast(batch, wide) for batch in batches]
-    _check(modules, states, maps, batches, wanted)
+    _check(modules, states, maps, batches, target or maps[0])
     copies: list[State] = [dict(s) for s in states]
     try:
         work = _Merge(modules, maps, copies, [dict(s) for s in states], batches, wanted, inner)
@@ -812,27 +811,28 @@ def _check(
     states: Sequence[Mapping[str, Tensor]],
     maps: Sequence[ChannelMap],
     batches: Sequence[Data],
-    wanted: Mapping[str, int],
+    target: ChannelMap,
 ) -> None:
     """Refuse what would come out wrong."""
     for layer in maps[0].layers:
-        each = {x.channels for m in maps for x in m.layers if x.name == layer.name}
-        rule = rule_of(modules[0].get_submodule(_site_name(modules[0], layer.weights[0].name)))
-        attends = rule is not None and "att" in "".join(rule.travels)  # its channels move as heads, whole
+        every = [next(x for x in m.layers if x.name == layer.name) for m in (*maps, target)]
+        each = {x.channels for x in every[:-1]}
         if layer.together and len(each) > 1:
             raise AkeError(
                 f"{layer.name}: added to other layers, so it must be as wide in all networks that are merged; "
                 f"they have {' and '.join(map(str, sorted(each)))} channels"
             )
-        if layer.output and each != {wanted[layer.name]}:
+        heads = {m.head(x) for m, x in zip((*maps, target), every, strict=True)}
+        attends = any(s.span > 1 for s in layer.travels)
+        if layer.output and len(heads if attends else {x.channels for x in every}) > 1:
             raise AkeError(f"{layer.name}: the networks do not give the same outputs")
         site = _site_name(modules[0], layer.weights[0].name)
         for slot in (s for s in layer.travels if layer.output and not s.name.startswith(f"{site}.")):
             if any(not torch.equal(s[slot.name], states[0][slot.name]) for s in states):  # as BatchNorm's would
                 raise AkeError(f"{slot.name}: differs after the output layer; it cannot be exchanged by function")
-        apart = {int(getattr(m.get_submodule(_site_name(m, layer.weights[0].name)), "heads", 1)) for m in modules}
-        if len(apart) > 1 or (attends and each != {wanted[layer.name]}):
-            raise AkeError(f"{layer.name}: heads of other widths or numbers cannot be exchanged by function")
+        if len(heads) > 1:
+            told = " and ".join(map(str, sorted(heads)))
+            raise AkeError(f"{layer.name}: heads of {told} channels; by function all heads must be as wide")
     for name, why in maps[0].stays.items():
         if name in states[0] and states[0][name].dim() > 1 and _matters(modules[0], states[0], batches[0], name):
             raise AkeError(f"{name}: cannot be exchanged by function ({why})")

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from .backbones import BACKBONES
@@ -48,6 +49,11 @@ def find_class(name: str) -> Callable[..., nn.Module]:
     if not callable(found):
         raise AkeError(f"model: {name!r} is a {type(found).__name__}, expected a class or function")
     return found  # type: ignore[no-any-return]
+
+
+def as_class(model: str | type[nn.Module]) -> Callable[..., nn.Module]:
+    """A class, or the one that a name stands for."""
+    return find_class(model) if isinstance(model, str) else model
 
 
 def _run_file(path: Path) -> ModuleType:
@@ -89,7 +95,7 @@ def resolve(
         if arguments:
             raise AkeError("model_args: only for a model given by name or class; a function builds it as it likes")
         return model, "given", {}
-    kind = find_class(model) if isinstance(model, str) else model
+    kind = as_class(model)
     if kind in BACKBONES.values() and task.name not in getattr(kind, "tasks", ("node", "link")):
         raise AkeError(f"model: {model} does not serve the {task.name} task ({', '.join(_serving(task.name))} do)")
     complete = complete_arguments(kind, arguments, task)
@@ -111,6 +117,42 @@ def build(kind: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> nn.Mo
     if not isinstance(model, nn.Module):
         raise AkeError(f"model: {label} built a {type(model).__name__}, expected a torch.nn.Module")
     return model
+
+
+def hidden_width(kind: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> tuple[int, int]:
+    """How many hidden channels a model has, and how many of them are a head's; 0 where it has no heads.
+
+    ``hidden_channels`` is of a head in our GAT, of all of them in PyG's.
+    """
+    channels = _argument(kind, arguments, "hidden_channels")
+    if not _has_heads(kind, arguments):
+        return channels, 0
+    with torch.random.fork_rng(devices=[]):
+        vectors = [p for n, p in build(kind, arguments).named_parameters() if n.rpartition(".")[2].startswith("att")]
+    if not vectors:
+        raise AkeError(
+            f"width: {getattr(kind, '__name__', kind)} has heads, but no attention vectors to tell their size"
+        )
+    return _argument(kind, arguments, "heads") * (head := int(vectors[0].shape[-1])), head
+
+
+def of_width(kind: Callable[..., nn.Module], arguments: Mapping[str, Any], width: int) -> dict[str, Any]:
+    """The arguments of a model with so many hidden channels: heads stay as they are, there are fewer of them."""
+    if not _has_heads(kind, arguments):
+        return {**arguments, "hidden_channels": width}
+    own, head = hidden_width(kind, arguments)
+    if width % head:
+        raise AkeError(f"width: must be a multiple of {head}, the channels of a head, got {width}")
+    channels = _argument(kind, arguments, "hidden_channels")
+    return {**arguments, "heads": width // head, "hidden_channels": width if channels == own else channels}
+
+
+def _has_heads(kind: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> bool:
+    return "heads" in arguments or "heads" in inspect.signature(kind).parameters
+
+
+def _argument(kind: Callable[..., nn.Module], arguments: Mapping[str, Any], name: str) -> int:
+    return arguments[name] if name in arguments else inspect.signature(kind).parameters[name].default
 
 
 def complete_arguments(kind: Callable[..., nn.Module], given: Mapping[str, Any], task: Task) -> dict[str, Any]:

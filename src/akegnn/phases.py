@@ -126,7 +126,7 @@ class Bench:
         if not self.exchange.width:
             return None
         if self.slim is None:
-            raise AkeError("width: only for a model given by name that has hidden_channels and no heads")
+            raise AkeError("width: only for a model given by name or class that has hidden_channels")
         return self.slim(self.exchange.width)
 
     @cached_property

@@ -41,7 +41,7 @@ from .backbones import BACKBONES
 from .errors import AkeError
 from .exchange import Swap
 from .fit import Result, Results, Summary
-from .models import build
+from .models import build, of_width
 from .settings import Settings, from_toml, to_toml
 from .strategies import OURS as STRATEGIES
 from .training import Epoch
@@ -196,20 +196,13 @@ def load(path: str | Path, model: Callable[..., nn.Module] | None = None) -> Run
     path = Path(path)
     _check_finished(path, ("config.toml", "metrics.json", "model.safetensors"))
     settings = from_toml(path / "config.toml")
-    if model is not None:
-        network = build(model, _shipped(settings))
-    elif settings.model in BACKBONES:
-        network = build(BACKBONES[settings.model], _shipped(settings))
-    else:
+    if model is None and settings.model not in BACKBONES:
         raise AkeError(f"{path}: its model is {settings.model!r}; pass model= (--model) with the class that builds it")
+    kind = model or BACKBONES[settings.model]
+    arguments, width = settings.model_args, settings.exchange.width  # what ships may be narrower than what was trained
+    network = build(kind, of_width(kind, arguments, width) if width else arguments)
     load_weights(network, path / "model.safetensors")
     return Run(network.eval(), settings, read_metrics(path))
-
-
-def _shipped(settings: Settings) -> dict[str, Any]:
-    """The arguments of the network that ships, which may be narrower than those that were trained."""
-    narrow = {"hidden_channels": settings.exchange.width} if settings.exchange.width else {}
-    return {**settings.model_args, **narrow}
 
 
 def records(path: str | Path) -> Records:

@@ -60,9 +60,8 @@ class Exchange:
     bins: int = 10  # B
     iterations: int = 3  # times round the ring: N = V * iterations steps
     layers: str = "all"  # or "hidden"
-    width: int = (
-        0  # channels of every hidden layer that "functional" makes, at most the model's; 0: as many as there are
-    )
+    # Channels of every hidden layer that "functional" makes, in whole heads, at most the model's; 0: as many as that.
+    width: int = 0
 
     def __post_init__(self) -> None:
         for name in ("channels", "bins", "iterations"):

@@ -44,7 +44,9 @@ def strong(bench: Bench) -> Iterator[Line]:
 def functional(bench: Bench) -> Iterator[Line]:
     """The networks of phase 1 merged by function, with no training after it; also with half the channels."""
     yield bench.measure("by function", bench.merged[0])
-    half = max((layer.channels for layer in bench.map.layers if not layer.output), default=0) // 2
+    hidden = max((layer for layer in bench.map.layers if not layer.output), key=lambda x: x.channels, default=None)
+    heads = bench.map.head(hidden) if hidden is not None else 1
+    half = hidden.channels // 2 // heads * heads if hidden is not None else 0
     if bench.slim is not None and half:
         yield bench.measure("by function, half", bench.merge(bench.individual, bench.slim(half))[0])
 
