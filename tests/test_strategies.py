@@ -11,6 +11,7 @@ from torch_geometric.nn import GCN
 from akegnn.errors import AkeError
 from akegnn.exchange import exchange
 from akegnn.strategies import STRATEGIES, Choice, Strategy, strategy
+from small import refusal
 
 DRAWING = ("random-output", "random-input", "point", "random-partner", "random-partner-random")
 SWAPPING = tuple(name for name, way in STRATEGIES.items() if not way.merges)  # tests/test_functional.py has the rest
@@ -182,3 +183,31 @@ def test_a_strategy_of_ones_own_is_one_entry(monkeypatch, before):
     for name in WEIGHTS + BIASES:
         assert torch.equal(target[name][-2:], before[1][name][-2:])
         assert torch.equal(target[name][:-2], before[0][name][:-2])
+
+
+def chooser(redundant, informative=None):
+    def mine(bench, target, source, count, draws):
+        yield Choice(redundant, redundant if informative is None else informative)
+
+    return mine
+
+
+@pytest.mark.parametrize(
+    ("choose", "why"),
+    [
+        (lambda *given: None, "must yield choices, returned a NoneType"),
+        (lambda *given: iter([3]), "must yield akegnn.strategies.Choice, yielded a int"),
+        (chooser([[0]]), "redundant must be a tensor of int64, the numbers of channels"),
+        (chooser(torch.tensor([[0.0]])), "redundant must be a tensor of int64, the numbers of channels"),
+        (chooser(torch.tensor([0, 1])), "redundant must be [1, K], as long on both sides, is (2,)"),
+        (chooser(torch.tensor([[0]]), torch.tensor([[0, 1]])), "informative must be [1, K], as long on both sides"),
+        (chooser(torch.tensor([[99]])), "redundant must be channels from 0 to "),
+        (chooser(torch.tensor([[0]]), torch.tensor([[-1]])), "informative must be channels from 0 to "),
+        (chooser(torch.tensor([[1, 1]])), "redundant has a channel twice; yield one choice after another instead"),
+    ],
+)
+def test_what_a_strategy_of_ones_own_has_wrong_is_told_in_a_line(choose, why, monkeypatch, before):
+    monkeypatch.setitem(STRATEGIES, "mine", Strategy(choose, "mine"))
+    message = refusal(lambda: exchanged("mine"))
+    assert message.startswith("strategy ")
+    assert why in message

@@ -397,8 +397,7 @@ def _move(
     bench: Workbench, strategy: Strategy, target: int, source: int, count: int, draws: list[torch.Generator]
 ) -> Iterator[Choice]:
     """Choose and swap, ``count`` times."""
-    assert strategy.choose is not None, "merged, not swapped"
-    for choice in strategy.choose(bench, target, source, count, draws):
+    for choice in strategy.choices(bench, target, source, count, draws):
         bench.swap(target, source, choice)
         yield choice
 

@@ -7,7 +7,7 @@ such a function and give it an entry in :data:`STRATEGIES`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -80,6 +80,35 @@ class Strategy:
     def merges(self) -> bool:
         """Whether it makes one network of all: then no channel is chosen for another."""
         return self.choose is None
+
+    def choices(
+        self, bench: Workbench, target: int, source: int, count: int, draws: list[torch.Generator]
+    ) -> Iterator[Choice]:
+        """What is chosen; of a person's own function each choice is looked at before it is carried out."""
+        assert self.choose is not None, "merged, not swapped"
+        chosen = self.choose(bench, target, source, count, draws)
+        if self.choose.__module__ == __name__:
+            return chosen
+        name = getattr(self.choose, "__name__", type(self.choose).__name__)
+        if not isinstance(chosen, Iterable):
+            raise AkeError(f"strategy {name}: must yield choices, returned a {type(chosen).__name__}")
+        return (_looked_at(choice, bench, name) for choice in chosen)
+
+
+def _looked_at(choice: object, bench: Workbench, name: str) -> Choice:
+    if not isinstance(choice, Choice):
+        raise AkeError(f"strategy {name}: must yield akegnn.strategies.Choice, yielded a {type(choice).__name__}")
+    for side, channels in (("redundant", choice.redundant), ("informative", choice.informative)):
+        if not isinstance(channels, torch.Tensor) or channels.dtype != torch.int64:
+            raise AkeError(f"strategy {name}: {side} must be a tensor of int64, the numbers of channels")
+        if channels.dim() != 2 or len(channels) != bench.layers or channels.shape != choice.redundant.shape:
+            shape = tuple(channels.shape)
+            raise AkeError(f"strategy {name}: {side} must be [{bench.layers}, K], as long on both sides, is {shape}")
+        if channels.numel() and not 0 <= int(channels.min()) <= int(channels.max()) < bench.channels:
+            raise AkeError(f"strategy {name}: {side} must be channels from 0 to {bench.channels - 1}")
+        if bool((channels.sort(1).values.diff(dim=1) == 0).any()):
+            raise AkeError(f"strategy {name}: {side} has a channel twice; yield one choice after another instead")
+    return choice
 
 
 STRATEGIES: dict[str, Strategy] = {
