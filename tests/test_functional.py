@@ -19,7 +19,7 @@ from torch_geometric.data import Batch, Data
 
 from akegnn import exchange, functional
 from akegnn.backbones import BACKBONES
-from akegnn.channels import ChannelMap
+from akegnn.channels import RULES, ChannelMap, Rule
 from akegnn.errors import AkeError
 from akegnn.exchange import Swap, exchange_ring, why_not_merged
 from akegnn.functional import Equations, greedy
@@ -577,6 +577,110 @@ def test_output_heads_may_be_of_another_number_too(backbone: str) -> None:
         errors.append(float((outputs(target, data) - mean).square().mean()))
     assert errors[2] < 1e-10 + 0.01 * errors[0]
     assert errors[0] < 0.5 * float((mean - mean.mean(0)).square().mean())
+
+
+class AddedToLinear(nn.Module):
+    """Attention and a linear layer added up; the linear one is looked at first."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.att, self.lin, self.out = gat(5, 4, heads=heads), nn.Linear(5, 4 * heads), gcn(4 * heads, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        beside = self.lin(x)
+        return self.out(elu(beside + self.att(x, edge_index)), edge_index)
+
+
+class AfterAttention(nn.Module):
+    """Averaged output heads, with or without a bias, and propagation behind them."""
+
+    def __init__(self, heads: int, bias: bool, steps: int) -> None:
+        super().__init__()
+        self.a = gat(5, 4, heads=heads)
+        self.b = gat(4 * heads, 3, heads=heads, concat=False, bias=bias)
+        self.end = pyg.APPNP(steps, 0.1) if steps else None
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.b(elu(self.a(x, edge_index)), edge_index)
+        return x if self.end is None else self.end(x, edge_index)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        AddedToLinear,
+        lambda heads: AfterAttention(heads, bias=True, steps=0),
+        lambda heads: AfterAttention(heads, bias=False, steps=0),
+        lambda heads: AfterAttention(heads, bias=True, steps=5),
+    ],
+    ids=["added to a linear layer", "averaged", "no bias", "propagated"],
+)
+def test_heads_in_other_surroundings(build: Callable[[int], nn.Module]) -> None:
+    """With room for all heads exact, with half of them better than a constant by far."""
+    data, pool = graph64(), several(lambda: build(2))[:2]
+    mean = torch.stack([outputs(n, data) for n in pool]).mean(0)
+    for heads, share in ((4, 1e-8), (2, 0.3)):
+        target = build(heads).double().eval()
+        exchange(target, pool, strategy="functional", data=data, keep=False)
+        error = (outputs(target, data) - mean).square().mean()
+        assert error < share * (mean - mean.mean(0)).square().mean()
+
+
+class Grouped(nn.Module):
+    """A norm that has as many groups as there are heads: a number that no weight tells."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.a, self.norm, self.b = gat(5, 4, heads=heads), nn.GroupNorm(heads, 4 * heads), gcn(4 * heads, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.b(elu(self.norm(self.a(x, edge_index))), edge_index)
+
+
+def test_a_network_that_computes_something_else_with_other_heads_is_refused() -> None:
+    data, pool = graph64(), several(lambda: Grouped(2))
+    merged(pool, data)
+    target = Grouped(4).double().eval()
+    before = copy.deepcopy(target)
+    message = refusal(lambda: exchange(target, pool, strategy="functional", data=data, keep=False))
+    assert message.startswith("model: with other numbers of channels or heads it computes something else")
+    assert same(target, before)
+
+
+@pytest.mark.parametrize(("made", "given"), [((2, True), (1, True)), ((2, True), (2, False)), ((1, True), (2, True))])
+def test_outputs_of_heads_side_by_side_are_never_taken_for_their_mean(
+    made: tuple[int, bool], given: tuple[int, bool]
+) -> None:
+    def build(heads: int, concat: bool) -> nn.Module:
+        return Stack(gat(5, 4, heads=2), gat(8, 3, heads=heads, concat=concat, bias=False), act=elu)
+
+    data, pool = graph64(), several(lambda: build(*given), 2)
+    target = build(*made).double().eval()
+    before = copy.deepcopy(target)
+    refusal(lambda: exchange(target, pool, strategy="functional", data=data, keep=False))
+    assert same(target, before)
+
+
+def test_vectors_of_one_attention_for_the_whole_layer_keep_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    class One(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.lin = nn.Linear(5, width, bias=False)
+            self.att_src, self.bias = nn.Parameter(torch.rand(width)), nn.Parameter(torch.rand(width))
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            h = self.lin(x)
+            weight = (h * self.att_src).sum(-1)[edge_index[0]].sigmoid()
+            return torch.zeros_like(h).index_add(0, edge_index[1], weight[:, None] * h[edge_index[0]]) + self.bias
+
+    monkeypatch.setitem(RULES, One, Rule(("lin.weight@0",), ("att_src@0", "bias@0")))
+    data, networks = graph64(), several(lambda: Stack(One(6), gcn(6, 3)))
+    swaps = merged(networks, data)[1]
+    assert len({s.source for s in swaps if s.layer == "convs.0"}) == 1
+    message = refusal(
+        lambda: exchange(Stack(One(3), gcn(3, 3)).double(), networks, strategy="functional", data=data, keep=False)
+    )
+    assert message == "convs.0: heads of 3 and 6 channels; by function all heads must be as wide"
 
 
 def test_heads_bring_their_edge_features_along() -> None:

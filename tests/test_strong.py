@@ -300,6 +300,40 @@ def test_a_narrower_network_has_fewer_heads(model: str, hidden: int, tmp_path: A
     assert same(runs.load(tmp_path / "run", kind).model, result.model)
 
 
+class Reversed(nn.Module):
+    """Attention whose output layer was registered first, with heads of another size."""
+
+    def __init__(self, in_channels: int, out_channels: int, hidden_channels: int = 8, heads: Any = 4) -> None:
+        super().__init__()
+        self.b = pyg.GATConv(8 * (heads or 4), out_channels, concat=False)
+        self.a = pyg.GATConv(in_channels, 8, heads=heads or 4)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.b(self.a(x, edge_index).relu(), edge_index)
+
+
+def test_the_size_of_a_head_is_that_of_the_hidden_layer(tmp_path: Any) -> None:
+    result = fit(model=Reversed, epochs=1, exchange={"width": 16})
+    assert result.model.a.lin.weight.shape == (16, 5)
+    result.save(tmp_path / "run")
+    assert same(runs.load(tmp_path / "run", lambda **given: Reversed(**given)).model, result.model)
+    said = [
+        refusal(lambda w=width: fit(model=Reversed, epochs=1, exchange={"width": w}))  # type: ignore[misc]
+        for width in (12, 64)
+    ]
+    assert said[0] == "width: must be a multiple of 8, the channels of a head, got 12"
+    assert "64 channels wanted" in said[1]
+    for heads in (None, 4.0, (4, 1)):
+        given = {"model": Reversed, "model_args": {"heads": heads}, "exchange": {"width": 16}, "epochs": 1}
+        message = refusal(lambda given=given: fit(**given))  # type: ignore[misc]
+        assert message.startswith("width: only where heads is a whole number") or "cannot be built" in message
+
+
+def test_links_are_merged_with_averaged_output_heads() -> None:
+    args = {"hidden_channels": 4, "heads": 2, "output_heads": 2}
+    assert fit(graph(60), model="gat", task="link", epochs=2, model_args=args).why_not == ""
+
+
 def test_half_of_a_networks_heads_are_whole_ones() -> None:
     """Of three heads one; a single one cannot be halved."""
     lines = {}

@@ -61,6 +61,11 @@ class Layer:
     together: tuple[str, ...] = ()  # layers whose channels lie in the same places: a residual stream
 
 
+def is_attention(slot: Slot) -> bool:
+    """Whether these are vectors by which a head weighs its neighbours."""
+    return slot.name.rpartition(".")[2].startswith("att")
+
+
 @dataclass(frozen=True)
 class ChannelMap:
     """A model's layers, and for every tensor that is not exchanged the reason."""
@@ -84,7 +89,10 @@ class ChannelMap:
 
     def head(self, layer: Layer) -> int:
         """How many channels of a layer have one attention and can only move together; one where there is none."""
-        return next((self.shapes[s.name][s.axis + s.span - 1] for s in layer.travels if s.span > 1), 1)
+        vectors = next(filter(is_attention, layer.travels), None)
+        if vectors is None:
+            return 1
+        return self.shapes[vectors.name][vectors.axis + vectors.span - 1] if vectors.span > 1 else layer.channels
 
     def whole_neurons(self, layers: Iterable[Layer]) -> tuple[Layer, ...]:
         """Those of ``layers`` whose channels can move together with their outgoing weights."""

@@ -616,7 +616,8 @@ def _merge_modules(
     for n in networks:
         n.eval()
     try:
-        state, picks = merge(networks, [n.state_dict() for n in networks], maps, batches, found, inner)
+        made = None if keep else target
+        state, picks = merge(networks, [n.state_dict() for n in networks], maps, batches, found, inner, made)
     finally:
         for m, mode in modes:
             m.training = mode

@@ -491,12 +491,14 @@ def plan(
         chosen = {**known.model_args, **(model_args or {})}
         factory, name, arguments = resolve(model, chosen, problem)
         slim = _slim(model, arguments, problem)
+    ships: dict[str, Any] = {}
     if swapping.width:
         if not STRATEGIES[swapping.strategy].merges:
             raise AkeError(f"width: only for strategy 'functional', not for {swapping.strategy!r}")
         if slim is None:
             raise AkeError("width: only for a model given by name or class that has hidden_channels")
-        own, head = hidden_width(as_class(model), arguments)  # type: ignore[arg-type]
+        kind = as_class(model)  # type: ignore[arg-type]
+        own, head = hidden_width(kind, arguments, problem.example)
         if isinstance(own, int) and swapping.width > own:
             wider = f"--model-arg hidden_channels={swapping.width}" if not head else "--model-arg heads"
             raise AkeError(
@@ -507,6 +509,7 @@ def plan(
         with torch.random.fork_rng(devices=[]):
             if why_not := why_not_merged(slim(swapping.width)(), factory(), problem.example):
                 raise AkeError(f"width: {name} cannot be made of another width ({why_not})")
+        ships = of_width(kind, arguments, swapping.width, problem.example)
     settings = Settings(
         data=data if isinstance(data, str) else "given",
         task=problem.name,
@@ -517,6 +520,7 @@ def plan(
         labels_per_class=labels_per_class,
         model=name,
         model_args=arguments,
+        ships=ships,
         preset=found.name if found else "",
         recipe=recipe,
         views=[v.spec() for v in shown],
@@ -552,7 +556,7 @@ def _slim(
     """How to build the model with another number of hidden channels, where that is an argument of it."""
     if not isinstance(model, str | type) or "hidden_channels" not in inspect.signature(as_class(model)).parameters:
         return None
-    return lambda width: resolve(model, of_width(as_class(model), chosen, width), task)[0]
+    return lambda width: resolve(model, of_width(as_class(model), chosen, width, task.example), task)[0]
 
 
 def counted(cells: Collection[tuple[int, int]]) -> str:

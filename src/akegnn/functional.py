@@ -13,6 +13,7 @@ with unit weights; so nothing here knows a type of layer, but that attention is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch_geometric.data import Data
 
-from .channels import ChannelMap, Layer, Slot, check_finite, rule_of
+from .channels import ChannelMap, Layer, Slot, check_finite, is_attention, rule_of
 from .errors import AkeError
 from .forward import arguments, cast, duplicate
 
@@ -250,12 +251,8 @@ class _Reader:
         assert rule is not None
         inner = module.get_submodule(name)
         attends = "att" in "".join(rule.travels)
-        several = int(getattr(inner, "heads", 1)) > 1
         if attends and sum(len(layer.inputs) for layer in layers) != 1:
             raise AkeError(f"{name}: attention with several weights cannot be exchanged by function")
-        if attends and several and getattr(inner, "concat", True) is layers[0].output:
-            how = "outputs of heads side by side" if layers[0].output else "the mean of heads within a network"
-            raise AkeError(f"{name}: {how} cannot be exchanged by function")
         if attends and layers[0].output and getattr(inner, "lin_edge", None) is not None:
             raise AkeError(f"{name}: outputs whose attention looks at edge features cannot be exchanged by function")
         if rule.blocks and any(layer.output for layer in layers):
@@ -360,7 +357,10 @@ class _Merge:
         ]
         self.order = list(self.true[0][0][0])
         self.tail = self._tail(self.modules)
-        self.units = {x.name: first.head(x) for x in first.layers}
+        heads = {x.name: first.head(x) for x in first.layers}
+        self.units = {  # channels that can only move together: those of a head, and what is added to them
+            x.name: math.lcm(*(heads[name] for name in x.together or (x.name,))) for x in first.layers
+        }
         if any(site.attends for site in self.sites.values()):  # how many heads there are is the modules' to know
             own = {id(m): duplicate(m) for m in self.modules}
             self.modules = [own[id(m)] for m in self.modules]
@@ -405,7 +405,9 @@ class _Merge:
         after = whole.narrow(slot.axis, begin + size, whole.shape[slot.axis] - begin - size)
         whole = torch.cat([whole.narrow(slot.axis, 0, begin), rows, after], slot.axis)
         if slot.span > 1:
-            whole = whole.unflatten(slot.axis, (-1, *shape[slot.axis + 1 : slot.axis + slot.span]))
+            rest = shape[slot.axis + 1 : slot.axis + slot.span]
+            sizes = (-1, *rest) if is_attention(slot) else (shape[slot.axis], -1)
+            whole = whole.unflatten(slot.axis, sizes)
         state[slot.name] = whole.contiguous()
 
     # -- steps
@@ -591,8 +593,9 @@ class _Merge:
         self.done |= dict.fromkeys(together, members)
         for site in {_site_name(self.modules[0], self.layer_of[0][name].weights[0].name) for name in together}:
             if self.sites[site].attends:
+                size = max(self.maps[0].head(x) for x in self.sites[site].layers)
                 for module in self.modules:
-                    module.get_submodule(site).heads = len(members)  # type: ignore[assignment]
+                    module.get_submodule(site).heads = len(index) // size  # type: ignore[assignment]
 
     # -- the end
 
@@ -662,7 +665,8 @@ class _Merge:
             return [torch.stack(outs).mean(0) for outs in zip(*final, strict=True)]
         beside = [torch.cat(outs, 1) / len(final) ** 0.5 for outs in zip(*final, strict=True)]
         _, vectors = torch.linalg.eigh(sum(b.mT @ b for b in beside))  # type: ignore[arg-type]
-        size = self.layer_of[0][site.layers[0].name].channels
+        (layer,) = site.layers[:1]
+        size = self.units[layer.name] if site.attends else layer.channels
         return [b @ vectors[:, -size:].flip(1) for b in beside]
 
     def finish_attention(self, site: _Reader, layer: Layer) -> None:
@@ -688,7 +692,8 @@ class _Merge:
         if heads == 1:
             pool.append(self._mean_head(site, pool))
             groups.append(pool[-1:])
-        equations = Equations()
+        equations, bias = Equations(), f"{site.name}.bias"
+        biased = bias in self.states[0]
         for b, batch in enumerate(self.batches):
             call = _run(self.modules[0], self.states[0], batch, [site.name])[0][site.name]
             columns = []
@@ -697,13 +702,14 @@ class _Merge:
                 like = self.states[0][layer.weights[0].name]
                 given = {layer.weights[0].name[cut:]: torch.cat([w for w, _ in some]).to(like.dtype)}
                 given |= {n: torch.stack([a[n] for _, a in some])[None].to(like.dtype) for n in some[0][1]}
-                if f"{site.name}.bias" in self.states[0]:
+                if biased:
                     given["bias"] = like.new_zeros(width * len(some))
                 columns.append(functional_call(module, given, call.args, call.kwargs))
-            ones = torch.ones_like(columns[0][:, :1])
-            equations.add(torch.cat([*columns, ones], 1), targets[b])
-        chosen = greedy([equations], len(pool), heads, free=1)
-        span = torch.tensor([c * width + k for c in chosen for k in range(width)] + [len(pool) * width])
+            if biased:
+                columns.append(torch.ones_like(columns[0][:, :1]))
+            equations.add(self.tail(torch.cat(columns, 1), 0), targets[b])
+        chosen = greedy([equations], len(pool), heads, free=int(biased))
+        span = torch.tensor([c * width + k for c in chosen for k in range(width)] + [len(pool) * width] * biased)
         turn = equations.solve(span.to(targets[0].device))  # [H * O + 1, O]
         turned: list[Tensor] = []
         attention: dict[str, list[Tensor]] = {n: [] for n in pool[0][1]}
@@ -718,8 +724,11 @@ class _Merge:
             for n, each in attention.items():
                 full = f"{site.name}.{n}"
                 state[full] = torch.stack(each)[None].to(state[full].dtype)
-            if (full := f"{site.name}.bias") in state:
-                state[full] = turn[-1].to(state[full].dtype)
+            if biased:
+                state[bias] = turn[-1].to(state[bias].dtype)
+        for whole in self.modules:
+            last = whole.get_submodule(site.name)
+            last.heads, last.concat = heads, heads == 1  # type: ignore[assignment]
         self.picks += [
             Pick(layer.name, k, owners[c][0], owners[c][1] * width, k * width)
             for k, c in enumerate(chosen)
@@ -751,6 +760,7 @@ def merge(
     batches: Sequence[Data],
     target: ChannelMap | None = None,
     inner: bool = False,
+    made: nn.Module | None = None,
 ) -> tuple[State, list[Pick]]:
     """One network's tensors that compute what several networks compute on average.
 
@@ -762,6 +772,7 @@ def merge(
         batches: graphs to look at what channels compute; no labels are used.
         target: the channel map of the network to be made, where its widths are others than the first's.
         inner: whether outputs are embeddings that are compared by inner products.
+        made: the network to be made, where it is not one of the modules; it is not changed.
     """
     for module, m, state in zip(modules, maps, states, strict=True):  # other buffers may be anything, as masks are
         moved = {slot.name for x in m.layers for slot in (*x.weights, *x.travels, *x.readers)}
@@ -787,23 +798,37 @@ def merge(
     given = {name: v.dtype for name, v in states[0].items()}
     states = [{n: v.to(wide) if v.is_floating_point() else v for n, v in state.items()} for state in states]
     batches = [cast(batch, wide) for batch in batches]
-    _check(modules, states, maps, batches, target or maps[0])
+    _check([*modules, *([made] if made is not None else [])], states, maps, batches, target or maps[0])
     copies: list[State] = [dict(s) for s in states]
     try:
         work = _Merge(modules, maps, copies, [dict(s) for s in states], batches, wanted, inner)
-        made = work.run()
+        found = work.run()
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, LookupError, TypeError, AttributeError, AssertionError, StopIteration) as e:
         line = str(e).splitlines()[0] if str(e) else ""
         raise AkeError(f"the networks cannot be exchanged by function ({type(e).__name__}: {line})") from e
     shapes = (target or maps[0]).shapes
-    for name in [n for n in made if n in shapes and tuple(made[n].shape) != shapes[n]]:
+    for name in [n for n in found if n in shapes and tuple(found[n].shape) != shapes[n]]:
         if name in maps[0].stays and not _matters(modules[0], states[0], batches[0], name):
-            del made[name]  # of no use to the outputs: the network that is made has its own
+            del found[name]  # of no use to the outputs: the network that is made has its own
         else:
             raise AkeError(f"{name}: cannot be brought to the shape {shapes[name]} by function")
-    return {name: v.to(given[name]) for name, v in made.items()}, work.picks
+    if made is not None:
+        _same_function(work, duplicate(made).eval(), found, wide)
+    return {name: v.to(given[name]) for name, v in found.items()}, work.picks
+
+
+def _same_function(work: _Merge, made: nn.Module, state: State, wide: torch.dtype) -> None:
+    """Whether the network that is made computes what its working copy does: code may look at widths and heads, too."""
+    own = {n: v.to(wide) if v.is_floating_point() else v for n, v in made.state_dict().items()}
+    batch = work.batches[0]
+    want, got = _run(work.modules[0], work.states[0], batch, [])[1], _run(made, {**own, **state}, batch, [])[1]
+    if got.shape != want.shape or float((got - want).abs().max()) > 1e-3 * float(want.abs().max()) + 1e-6:
+        raise AkeError(
+            "model: with other numbers of channels or heads it computes something else, not only with other weights; "
+            "it cannot be exchanged by function"
+        )
 
 
 def _check(
@@ -823,10 +848,15 @@ def _check(
                 f"they have {' and '.join(map(str, sorted(each)))} channels"
             )
         heads = {m.head(x) for m, x in zip((*maps, target), every, strict=True)}
-        attends = any(s.span > 1 for s in layer.travels)
+        attends = any(map(is_attention, layer.travels))
         if layer.output and len(heads if attends else {x.channels for x in every}) > 1:
             raise AkeError(f"{layer.name}: the networks do not give the same outputs")
         site = _site_name(modules[0], layer.weights[0].name)
+        rule = rule_of(modules[0].get_submodule(site))
+        for inner in (m.get_submodule(site) for m in modules if rule is not None and "att" in "".join(rule.travels)):
+            if int(getattr(inner, "heads", 1)) > 1 and getattr(inner, "concat", True) is layer.output:
+                how = "outputs of heads side by side" if layer.output else "the mean of heads within a network"
+                raise AkeError(f"{site}: {how} cannot be exchanged by function")
         for slot in (s for s in layer.travels if layer.output and not s.name.startswith(f"{site}.")):
             if any(not torch.equal(s[slot.name], states[0][slot.name]) for s in states):  # as BatchNorm's would
                 raise AkeError(f"{slot.name}: differs after the output layer; it cannot be exchanged by function")

@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch_geometric.data import Data
 
 from .backbones import BACKBONES
+from .channels import channel_map, is_attention
 from .errors import AkeError
 from .tasks import Task
 
@@ -119,39 +121,37 @@ def build(kind: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> nn.Mo
     return model
 
 
-def hidden_width(kind: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> tuple[int, int]:
-    """How many hidden channels a model has, and how many of them are a head's; 0 where it has no heads.
+def hidden_width(kind: Callable[..., nn.Module], arguments: Mapping[str, Any], data: Data) -> tuple[Any, int]:
+    """How many hidden channels a model has, and how many of them a head has; 0 where it has no heads.
 
-    ``hidden_channels`` is of a head in our GAT, of all of them in PyG's.
+    With heads it is looked at, since ``hidden_channels`` is of a head in our GAT, of all of them in PyG's.
     """
-    channels = _argument(kind, arguments, "hidden_channels")
-    if not _has_heads(kind, arguments):
-        return channels, 0
+    if "heads" not in {*arguments, *inspect.signature(kind).parameters}:
+        return _argument(kind, arguments, "hidden_channels"), 0
+    heads = _argument(kind, arguments, "heads")
+    if isinstance(heads, bool) or not isinstance(heads, int):
+        raise AkeError(f"width: only where heads is a whole number, is {heads!r}")
     with torch.random.fork_rng(devices=[]):
-        vectors = [p for n, p in build(kind, arguments).named_parameters() if n.rpartition(".")[2].startswith("att")]
-    if not vectors:
-        raise AkeError(
-            f"width: {getattr(kind, '__name__', kind)} has heads, but no attention vectors to tell their size"
-        )
-    return _argument(kind, arguments, "heads") * (head := int(vectors[0].shape[-1])), head
+        found = channel_map(build(kind, arguments), data)
+    hidden = [x for x in found.layers if not x.output and any(map(is_attention, x.travels))]
+    if not hidden:
+        raise AkeError("width: no hidden layer has heads of which there could be fewer")
+    widest = max(hidden, key=lambda x: x.channels)
+    return widest.channels, found.head(widest)
 
 
-def of_width(kind: Callable[..., nn.Module], arguments: Mapping[str, Any], width: int) -> dict[str, Any]:
+def of_width(kind: Callable[..., nn.Module], arguments: Mapping[str, Any], width: int, data: Data) -> dict[str, Any]:
     """The arguments of a model with so many hidden channels: heads stay as they are, there are fewer of them."""
-    if not _has_heads(kind, arguments):
+    own, head = hidden_width(kind, arguments, data)
+    if not head:
         return {**arguments, "hidden_channels": width}
-    own, head = hidden_width(kind, arguments)
     if width % head:
         raise AkeError(f"width: must be a multiple of {head}, the channels of a head, got {width}")
     channels = _argument(kind, arguments, "hidden_channels")
     return {**arguments, "heads": width // head, "hidden_channels": width if channels == own else channels}
 
 
-def _has_heads(kind: Callable[..., nn.Module], arguments: Mapping[str, Any]) -> bool:
-    return "heads" in arguments or "heads" in inspect.signature(kind).parameters
-
-
-def _argument(kind: Callable[..., nn.Module], arguments: Mapping[str, Any], name: str) -> int:
+def _argument(kind: Callable[..., nn.Module], arguments: Mapping[str, Any], name: str) -> Any:
     return arguments[name] if name in arguments else inspect.signature(kind).parameters[name].default
 
 

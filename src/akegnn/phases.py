@@ -201,7 +201,8 @@ class Bench:
             states = [n.population.state_dict(k) for n in networks]
             batches = self.task.alone(k).looked_at()
             count = len(networks)
-            state, picks = merge([module] * count, states, [self.map] * count, batches, wanted, inner)
+            new = made.population.template if factory is not None else None
+            state, picks = merge([module] * count, states, [self.map] * count, batches, wanted, inner, new)
             made.population.load_state_dict(k, {**made.population.state_dict(k), **state})
             swaps += as_swaps(picks, wanted, k)
         share = (time.perf_counter() - started) / len(self.cells)

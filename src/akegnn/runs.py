@@ -41,7 +41,7 @@ from .backbones import BACKBONES
 from .errors import AkeError
 from .exchange import Swap
 from .fit import Result, Results, Summary
-from .models import build, of_width
+from .models import build
 from .settings import Settings, from_toml, to_toml
 from .strategies import OURS as STRATEGIES
 from .training import Epoch
@@ -199,8 +199,8 @@ def load(path: str | Path, model: Callable[..., nn.Module] | None = None) -> Run
     if model is None and settings.model not in BACKBONES:
         raise AkeError(f"{path}: its model is {settings.model!r}; pass model= (--model) with the class that builds it")
     kind = model or BACKBONES[settings.model]
-    arguments, width = settings.model_args, settings.exchange.width  # what ships may be narrower than what was trained
-    network = build(kind, of_width(kind, arguments, width) if width else arguments)
+    narrow = {"hidden_channels": settings.exchange.width} if settings.exchange.width else {}  # before `ships` was noted
+    network = build(kind, settings.ships or {**settings.model_args, **narrow})
     load_weights(network, path / "model.safetensors")
     return Run(network.eval(), settings, read_metrics(path))
 

@@ -106,6 +106,7 @@ class Settings:
     labels_per_class: int | None = None  # train on so many nodes of each class, drawn by the split's number
     model: str = "gcn"  # a backbone's name, "package.module:Class", or "given"
     model_args: dict[str, Any] = field(default_factory=dict)
+    ships: dict[str, Any] = field(default_factory=dict)  # the arguments of what ships, where it is narrower than these
     preset: str = ""  # where the settings that were not given come from
     recipe: str = "paper"  # what a file without this field means; the default of a run is in akegnn.fit
     views: list[dict[str, Any]] = field(default_factory=list)
@@ -163,8 +164,9 @@ def from_toml(path: Path) -> Settings:
             if not isinstance(table.get(name, {}), dict):
                 raise AkeError(f"{name}: must be a table, got {table[name]!r}")
             table[name] = _build(kind, table.get(name, {}), f"{name}.")
-        if isinstance(table.get("model_args"), dict):
-            table["model_args"] = {k: _with_none(v) for k, v in table["model_args"].items()}
+        for name in ("model_args", "ships"):
+            if isinstance(table.get(name), dict):
+                table[name] = {k: _with_none(v) for k, v in table[name].items()}
         for view in table["views"] if isinstance(table.get("views"), list) else []:
             if not isinstance(view, dict):
                 raise AkeError(f"views: each must be a table with a kind, got {view!r}")

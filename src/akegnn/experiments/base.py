@@ -175,6 +175,7 @@ def blocks(
             settled.pop(name)
         if not settled["exchange"]["width"]:  # as it was before there was such a thing
             settled["exchange"].pop("width")
+            settled.pop("ships")
         every = [[(split, seed) for seed in range(job.seeds)] for split in range(job.splits)]
         if prepared.trainer.task.mixes_splits:  # splits that are not trained together need not be lost together
             every = [[cell for cells in every for cell in cells]]

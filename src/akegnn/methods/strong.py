@@ -45,10 +45,16 @@ def functional(bench: Bench) -> Iterator[Line]:
     """The networks of phase 1 merged by function, with no training after it; also with half the channels."""
     yield bench.measure("by function", bench.merged[0])
     hidden = max((layer for layer in bench.map.layers if not layer.output), key=lambda x: x.channels, default=None)
-    heads = bench.map.head(hidden) if hidden is not None else 1
-    half = hidden.channels // 2 // heads * heads if hidden is not None else 0
-    if bench.slim is not None and half:
-        yield bench.measure("by function, half", bench.merge(bench.individual, bench.slim(half))[0])
+    if bench.slim is None or hidden is None:
+        return
+    head = bench.map.head(hidden)
+    if half := hidden.channels // 2 // head * head:
+        try:
+            made, _ = bench.merge(bench.individual, bench.slim(half))
+        except AkeError as e:  # not every model has a narrower one
+            bench.say(f"by function, half: {e}; left out")
+        else:
+            yield bench.measure("by function, half", made)
 
 
 @dataclass
