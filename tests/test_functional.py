@@ -626,6 +626,34 @@ def test_heads_in_other_surroundings(build: Callable[[int], nn.Module]) -> None:
         assert error < share * (mean - mean.mean(0)).square().mean()
 
 
+class AfterSum(nn.Module):
+    """A norm of a sum, as behind every step of a residual stream: its entries are no layer's own."""
+
+    def __init__(self, width: int, steps: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, width), nn.Linear(width, 3)
+        self.convs = nn.ModuleList(gcn(width, width) for _ in range(steps))
+        self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in range(steps))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = self.first(x).relu()
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            x = norm(x + conv(x, edge_index).relu())
+        return self.last(x)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_norms_of_sums_move_with_the_whole_stream(steps: int) -> None:
+    """With room for all channels exact; narrower ones are better than a constant by far."""
+    data, pool = graph64(), several(lambda: AfterSum(6, steps))
+    mean = torch.stack([outputs(n, data) for n in pool]).mean(0)
+    for width, share in ((18, 1e-10), (6, 0.1), (3, 0.3)):
+        target = AfterSum(width, steps).double().eval()
+        exchange(target, pool, strategy="functional", data=data, keep=False)
+        error = (outputs(target, data) - mean).square().mean()
+        assert error < share * (mean - mean.mean(0)).square().mean()
+
+
 class Grouped(nn.Module):
     """A norm that has as many groups as there are heads: a number that no weight tells."""
 

@@ -59,6 +59,7 @@ class Layer:
     output: bool = False  # its channels are the model's outputs
     tied: str | None = None  # why its neurons cannot be moved whole
     together: tuple[str, ...] = ()  # layers whose channels lie in the same places: a residual stream
+    shared: tuple[Slot, ...] = ()  # entries of norms of their sum: no layer's own, they move only where all of them do
 
 
 def is_attention(slot: Slot) -> bool:
@@ -613,7 +614,7 @@ def _prove(
 
 
 def _complete(t: _Traced, group: list[_Traced], sites: Mapping[str, _Site], stays: dict[str, str]) -> Layer:
-    travels, readers = list(t.layer.travels), []
+    travels, readers, shared = list(t.layer.travels), [], []
     whole = t.outputs == t.layer.channels
     for name, offset in t.arrives.items():
         if name == "":
@@ -626,13 +627,15 @@ def _complete(t: _Traced, group: list[_Traced], sites: Mapping[str, _Site], stay
         elif site.travels:
             others = ", ".join(o.layer.name for o in group[:3]) if whole else "several heads"
             stays |= {s.name: f"{name} is shared by {others}" for s in site.travels}
+            shared += [replace(s, start=offset, size=t.outputs) for s in site.travels if whole]
     output = "" in t.arrives
     tied = None
     if t.site.rule.passes or len(group) > 1:
         tied = "its channels are added to or compared with those of other layers"
     elif not whole:
         tied = "several heads share one output"
-    return replace(t.layer, travels=tuple(travels), readers=tuple(readers), output=output, tied=tied)
+    settled = replace(t.layer, travels=tuple(travels), readers=tuple(readers), shared=tuple(shared))
+    return replace(settled, output=output, tied=tied)
 
 
 def _misfit(t: _Traced, sites: Mapping[str, _Site]) -> str | None:

@@ -358,6 +358,10 @@ def predict(
     s = loaded.settings
     if dataset is None and s.data == "given":
         raise AkeError(f"{run}: was trained on a graph given in Python; pass --data")
+    if dataset is None and s.data not in data.DATASETS and not Path(s.data).exists():
+        raise AkeError(
+            f"{s.data}: no such folder or file, on which {run} was trained; pass --data with where it is now"
+        )
     graphs = prepare(data.load(dataset or s.data, data_root), s.features, s.edges)
     if dataset is None and loaded.metrics.get("data_digest", "") not in ("", data.own.digest(s.data)):
         raise AkeError(f"{s.data}: is not what {run} was trained on; pass --data to predict on it as it is now")

@@ -725,6 +725,9 @@ def check_alike(networks: Sequence[nn.Module]) -> None:
     if not networks:
         raise AkeError("models: at least one network is needed")
     for network in networks:
+        if not isinstance(network, nn.Module):
+            what = f"the class {network.__name__}" if isinstance(network, type) else f"a {type(network).__name__}"
+            raise AkeError(f"models: each must be a trained torch.nn.Module, one is {what}")
         check_built(network)
     first = networks[0].state_dict()
     for k, network in enumerate(networks[1:], 2):

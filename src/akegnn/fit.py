@@ -98,10 +98,7 @@ class Result:
 
     def score(self, name: str = "AKE") -> Score:
         """One line of the table by its name."""
-        for score in self.scores:
-            if score.name == name:
-                return score
-        raise AkeError(f"score: no {name!r}; there are {', '.join(s.name for s in self.scores)}")
+        return _named(self.scores, name)
 
     def save(self, path: str | Path) -> Path:
         """Write the run folder; see :mod:`akegnn.runs`."""
@@ -144,6 +141,16 @@ class Summary:
     gain_high: float | None = None
 
 
+L = TypeVar("L", Score, Summary)
+
+
+def _named(lines: Sequence[L], name: str) -> L:
+    for line in lines:
+        if line.name == name:
+            return line
+    raise AkeError(f"score: no {name!r}; there are {', '.join(line.name for line in lines)}")
+
+
 @dataclass(repr=False)
 class Results:
     """What :func:`fit` gives back for several seeds."""
@@ -164,6 +171,10 @@ class Results:
     def model(self) -> nn.Module:
         """The network of the best seed by validation."""
         return self.best.model
+
+    def score(self, name: str = "AKE") -> Summary:
+        """One line of the table by its name: means over seeds."""
+        return _named(self.summary(), name)
 
     def summary(self) -> list[Summary]:
         """Mean, deviation and interval of every line of the table; see :mod:`akegnn.stats`."""
@@ -350,7 +361,8 @@ class Plan:
             lines += METHODS["single"](bench)
         predictions = [bench.predict(n) for n in bench.individual]
         for name, network, prediction in zip(bench.names, bench.individual, predictions, strict=True):
-            lines.append(bench.line(f"view {name}", prediction, network.seconds))
+            what = f"network {name.split(':')[0]}" if self.models is not None else f"view {name}"
+            lines.append(bench.line(what, prediction, network.seconds))
         lines.append(bench.line("ensemble", bench.combine(predictions), total(bench.individual), len(bench.views)))
         around = [evidence.weights(bench.individual[0].population.state, bench.layers)]
         made = RECIPES[settings.recipe].make(bench)
@@ -434,9 +446,13 @@ def plan(
     """Settle everything about a run, and check all that can be checked before it begins; arguments as :func:`fit`."""
     if recipe not in RECIPES:
         raise AkeError(f"recipe: {recipe!r} is not one of {', '.join(RECIPES)}")
-    seed = int(seed)
+    try:
+        seed = operator.index(seed)
+    except TypeError:
+        raise AkeError(f"seed: must be a whole number, got {seed!r}") from None
     data = str(data) if isinstance(data, Path) else data
-    if not hasattr(data, "__getitem__"):  # a graph, a list or dataset of them, a name
+    # A graph, several in a list or a dataset, a name.
+    if not hasattr(data, "__getitem__") or isinstance(data, torch.Tensor | tuple):
         raise AkeError(f"data: must be a graph, a list of graphs or a dataset's name, is a {type(data).__name__}")
     swapping = _replace("exchange", RECIPES[recipe].exchange, exchange)
     ways = _replace("phases", Phases(), phases)

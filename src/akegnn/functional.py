@@ -385,7 +385,7 @@ class _Merge:
         """Where the columns of a layer begin in a tensor of a working copy, of which earlier ones have new widths."""
         moved: dict[int, int] = {}  # by where columns began: those that layers of a residual stream share count once
         for other in self.layer_of[network].values():
-            for s in (*other.readers, *other.travels):
+            for s in (*other.readers, *other.travels, *other.shared):
                 if s.name == slot.name and s.axis == slot.axis and s.start < slot.start and other.name in self.done:
                     moved[s.start] = self.width(other.name) - s.size
         return slot.start + sum(moved.values())
@@ -575,6 +575,10 @@ class _Merge:
                         whole = whole.flatten(own.axis, own.axis + own.span - 1)
                     each.append(whole.movedim(own.axis, 0)[self.start(v, name, own) :])
                 rows[name, slot.name] = torch.stack([each[v][k] for v, k in index])
+        norms = {s.name: (name, s) for name in together for s in self.layer_of[0][name].shared}
+        for name, slot in norms.values():
+            norm = [s[slot.name].movedim(slot.axis, 0)[self.start(v, name, slot) :] for v, s in enumerate(self.states)]
+            rows[name, slot.name] = torch.stack([norm[v][k] for v, k in index])
         sizes = [{name: self.layer_of[v][name].channels for name in together} for v in range(len(self.states))]
         readers = {s.name: s for name in together for s in self.layer_of[0][name].readers}
         for v in range(len(self.states)):
@@ -582,6 +586,9 @@ class _Merge:
                 (name, slot)
                 for name in together
                 for slot in (*self.layer_of[v][name].weights, *self.layer_of[v][name].travels)
+            ]
+            spots += [
+                (name, next(s for s in self.layer_of[v][name].shared if s.name == n)) for n, (name, _) in norms.items()
             ]
             for name, slot in spots:
                 self.splice(v, name, slot, rows[name, slot.name], sizes[v][name])
@@ -857,7 +864,7 @@ def _check(
             if int(getattr(inner, "heads", 1)) > 1 and getattr(inner, "concat", True) is layer.output:
                 how = "outputs of heads side by side" if layer.output else "the mean of heads within a network"
                 raise AkeError(f"{site}: {how} cannot be exchanged by function")
-        for slot in (s for s in layer.travels if layer.output and not s.name.startswith(f"{site}.")):
+        for slot in (s for s in (*layer.travels, *layer.shared) if layer.output and not s.name.startswith(f"{site}.")):
             if any(not torch.equal(s[slot.name], states[0][slot.name]) for s in states):  # as BatchNorm's would
                 raise AkeError(f"{slot.name}: differs after the output layer; it cannot be exchanged by function")
         if len(heads) > 1:

@@ -200,7 +200,13 @@ def load(path: str | Path, model: Callable[..., nn.Module] | None = None) -> Run
         raise AkeError(f"{path}: its model is {settings.model!r}; pass model= (--model) with the class that builds it")
     kind = model or BACKBONES[settings.model]
     narrow = {"hidden_channels": settings.exchange.width} if settings.exchange.width else {}  # before `ships` was noted
-    network = build(kind, settings.ships or {**settings.model_args, **narrow})
+    try:
+        network = build(kind, settings.ships or {**settings.model_args, **narrow})
+    except AkeError as e:
+        if settings.model != "given":
+            raise
+        hint = "its networks were given in Python: model must be what builds one without arguments"
+        raise AkeError(f"{path}: {hint}, as `lambda: Net(16, 3)` or a function in a file ({e})") from None
     load_weights(network, path / "model.safetensors")
     return Run(network.eval(), settings, read_metrics(path))
 

@@ -32,9 +32,10 @@ class Training:
     precision: str = "float32"  # of populations: or "tf32", "bf16"
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise AkeError(f"{name}: must be at least 1, got {getattr(self, name)}")
+        for name in ("epochs", "batch_size", *(["patience"] if self.patience is not None else [])):
+            value = getattr(self, name)
+            if not isinstance(value, numbers.Integral) or value < 1:
+                raise AkeError(f"{name}: must be a whole number, at least 1, got {value!r}")
         for name, words in (
             ("precision", ("float32", "tf32", "bf16")),
             ("select", ("score", "loss")),
@@ -42,10 +43,8 @@ class Training:
         ):
             if getattr(self, name) not in words:
                 raise AkeError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(words)}")
-        if self.patience is not None and self.patience < 1:
-            raise AkeError(f"patience: must be at least 1, got {self.patience}")
-        if not self.lr > 0:
-            raise AkeError(f"lr: must be positive, got {self.lr}")
+        if not isinstance(self.lr, numbers.Real) or not self.lr > 0:
+            raise AkeError(f"lr: must be a positive number, got {self.lr!r}")
         for name, decay in (("weight_decay", self.weight_decay), *self.weight_decays.items()):
             if not isinstance(decay, numbers.Real) or not decay >= 0:
                 raise AkeError(f"{name}: a weight decay must be a number and not negative, got {decay!r}")

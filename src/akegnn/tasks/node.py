@@ -54,7 +54,11 @@ class NodeTask(Classification):
         """How many classes there are in any split: a network has one output for each, whichever split it is on."""
         there = self.labels >= 0
         given = [self._given.get(f"{part}_mask") for part in PARTS]
-        if self._masks == "given" and self._labels_per_class is None and all(isinstance(m, Tensor) for m in given):
+        if (
+            self._masks == "given"
+            and self._labels_per_class is None
+            and all(isinstance(m, Tensor) and m.shape[:1] == there.shape for m in given)
+        ):
             there &= torch.stack([m.bool().view(len(m), -1).any(1) for m in given]).any(0)
         return int(self.labels[there].max()) + 1 if bool(there.any()) else 0
 
