@@ -104,7 +104,7 @@ def test_one_view_exchanges_nothing():
     result = fit(data(), models=[start], views=["original"], train=lambda model, seen: None)
     assert result.swaps == []
     assert same(result.model, start)
-    assert [s.name for s in result.scores] == ["view 1: original", "ensemble", "after exchange", "AKE"]
+    assert [s.name for s in result.scores] == ["network 1", "ensemble", "after exchange", "AKE"]
 
 
 def test_everything_is_told_to_on_epoch_as_it_happens():
@@ -161,11 +161,11 @@ def test_given_networks_are_not_changed_and_not_trained_before_the_exchange():
     assert all(m.training for m in given), "their mode is theirs too"
     assert {e.phase for e in result.history} == {"re-training"}
     assert [s.name for s in result.scores][:5] == [
-        *(f"view {k}" for k in ("1: mask", "2: corrupt", "3: drop-edges", "4: subgraph")),
+        *(f"network {k}" for k in (1, 2, 3, 4)),
         "ensemble",
     ]
     right = given[0](data().x, data().edge_index).argmax(1) == data().y
-    assert result.score("view 1: mask").test == float(right[PARTS["test"]].double().mean())
+    assert result.score("network 1").test == float(right[PARTS["test"]].double().mean())
     assert type(result.model) is Net
     assert not any(result.model is m for m in given)
     assert (result.settings.model, result.settings.baseline) == ("given", False)
@@ -200,6 +200,8 @@ def test_fewer_networks_than_views_take_the_first_of_them():
         ({"models": [], "views": None}, "models: "),
         ({"models": [Net(5, 3, 4), Net(5, 3, 6)]}, "first."),
         ({"models": [Net(5, 3, 4), nn.Linear(5, 3)]}, ""),
+        ({"models": [Net, Net]}, "models: each must be a trained torch.nn.Module, one is the class Net"),
+        ({"models": ["a", "b"]}, "models: each must be a trained torch.nn.Module, one is a str"),
     ],
 )
 def test_networks_that_do_not_fit(given, message):
@@ -231,6 +233,25 @@ def test_an_own_loop_is_used_in_both_phases_with_the_data_of_the_view():
     assert torch.equal(calls[1][1].x, calls[4][1].x), "in both phases a network sees the same view"
     assert result.settings.train.endswith("train")
     assert all(same(c[0], network) for c, network in zip(calls[3:], result.networks, strict=True))
+
+
+def test_an_own_loop_may_change_its_graph_in_place():
+    """Nobody else sees it: not the next network, not the person's own graph, not the scores."""
+    ours, seen_first = data(), []
+
+    def train(model, seen, redraw):
+        seen_first.append(seen.x.clone())
+        seen.x.zero_()
+        seen.y.zero_()
+        assert bool(redraw().x.any())
+
+    before = ours.clone()
+    result = fit(ours, lambda: Net(5, 3, 4), views=["original"] * 2, train=train)
+    assert torch.equal(ours.x, before.x)
+    assert torch.equal(ours.y, before.y)
+    assert all(torch.equal(x, before.x) for x in seen_first)
+    right = result.model(before.x, before.edge_index).argmax(1) == before.y
+    assert result.score().test == float(right[PARTS["test"]].double().mean())
 
 
 def test_an_own_loop_needs_to_ask_for_nothing_and_to_return_nothing():
@@ -405,6 +426,11 @@ def test_a_model_whose_output_size_is_wrong(given):
         ({"exchange": {"layers": "some"}}, "layers: 'some' is not one of all, hidden"),
         ({"exchange": {"strategy": "best"}}, "strategy: 'best' is not one of adaptive"),
         ({"epochs": 0}, "epochs: must be at least 1, got 0"),
+        ({"epochs": "5"}, "epochs: must be a whole number, got '5'"),
+        ({"epochs": 2.5}, "epochs: must be a whole number, got 2.5"),
+        ({"patience": 1.5}, "patience: must be a whole number, got 1.5"),
+        ({"lr": "fast"}, "lr: must be a number, got 'fast'"),
+        ({"seed": "a"}, "seed: must be a whole number, got 'a'"),
         ({"lr": -1.0}, "lr: must be positive, got -1.0"),
         ({"optimizer": "Adma"}, "optimizer: torch.optim has no 'Adma'"),
         ({"patience": 0}, "patience: must be at least 1, got 0"),
@@ -450,7 +476,7 @@ def test_a_model_of_which_nothing_can_be_exchanged_is_told_beforehand():
     assert trained == []
 
 
-@pytest.mark.parametrize("given", [None, 3])
+@pytest.mark.parametrize("given", [None, 3, (torch.ones(3, 2), torch.zeros(2, 4))])
 def test_data_that_is_no_graph(given):
     said = f"data: must be a graph, a list of graphs or a dataset's name, is a {type(given).__name__}"
     assert refusal(lambda: akegnn.fit(given)) == said

@@ -34,8 +34,10 @@ class Training:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", *(["patience"] if self.patience is not None else [])):
             value = getattr(self, name)
-            if not isinstance(value, numbers.Integral) or value < 1:
-                raise AkeError(f"{name}: must be a whole number, at least 1, got {value!r}")
+            if not isinstance(value, numbers.Integral):
+                raise AkeError(f"{name}: must be a whole number, got {value!r}")
+            if value < 1:
+                raise AkeError(f"{name}: must be at least 1, got {value}")
         for name, words in (
             ("precision", ("float32", "tf32", "bf16")),
             ("select", ("score", "loss")),
@@ -43,8 +45,10 @@ class Training:
         ):
             if getattr(self, name) not in words:
                 raise AkeError(f"{name}: {getattr(self, name)!r} is not one of {', '.join(words)}")
-        if not isinstance(self.lr, numbers.Real) or not self.lr > 0:
-            raise AkeError(f"lr: must be a positive number, got {self.lr!r}")
+        if not isinstance(self.lr, numbers.Real):
+            raise AkeError(f"lr: must be a number, got {self.lr!r}")
+        if not self.lr > 0:
+            raise AkeError(f"lr: must be positive, got {self.lr}")
         for name, decay in (("weight_decay", self.weight_decay), *self.weight_decays.items()):
             if not isinstance(decay, numbers.Real) or not decay >= 0:
                 raise AkeError(f"{name}: a weight decay must be a number and not negative, got {decay!r}")

@@ -7,7 +7,6 @@ import inspect
 import math
 import random
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -172,14 +171,11 @@ class Trainer:
             "targets": job.targets.soft if job.targets is not None else None,
         }
         wanted = inspect.signature(self.own_loop).parameters
-        before = {name: value.clone() for name, value in model.state_dict().items()}
         returned = self.own_loop(model, _given(job.seen), **{k: offers[k] for k in OFFERS if k in wanted})
         if isinstance(returned, nn.Module):
             model = _unwrapped(returned, like=model)
         elif returned is not None:
             raise AkeError(f"train: must return the model or None, returned {type(returned).__name__}")
-        if all(torch.equal(before[name], value) for name, value in model.state_dict().items()):
-            warnings.warn("train: the function left all weights of a network as they were", stacklevel=2)
         score = self._judged(self.task, evaluate(model, self.task), job.where)
         entry = Epoch(job.phase, job.network, 1, 1, math.nan, score, score, *self._place(over=True))
         self.on_epoch(entry)

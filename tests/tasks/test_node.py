@@ -266,6 +266,14 @@ def test_weights_and_masks_that_are_no_tensors():
     assert refusal(lambda: make_task(data)) == "train_mask: must be a tensor, is a list"
 
 
+def test_masks_of_another_length_or_of_indices():
+    data = masked(graph(), train=[0, 1, 2], val=[3, 4, 5], test=[6, 7, 8])
+    for mask in (data.train_mask[:40], data.train_mask.nonzero().view(-1), torch.tensor(True)):
+        data.train_mask = mask
+        message = refusal(lambda: make_task(data))
+        assert message == f"train_mask: must have one entry per node (60), has shape {tuple(mask.shape)}"
+
+
 def test_an_attribute_of_a_person_is_not_taken_for_soft_targets():
     data = masked(graph(), train=[0, 1, 2], val=[3, 4, 5], test=[6, 7, 8])
     out = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
