@@ -177,7 +177,8 @@ def test_results_go_to_standard_output_and_progress_to_standard_error(run, place
             score["name"]
         )
     assert str(tmp_path / "run") in ran.out
-    drawn, *lines = ran.err.splitlines()
+    drawn, read, *lines = ran.err.splitlines()
+    assert read == f"{place / 'graph'}: 60 nodes, 308 edges, 5 features, 3 classes (c0, c1, c2)"
     assert drawn.startswith("split 0: train, val, test drawn")
     names = ["base", "1: mask", "2: original"]
     expected = [f"individual, {n}" for n in names] + [f"re-training, {n}" for n in names[1:]]

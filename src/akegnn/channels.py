@@ -297,7 +297,8 @@ def tried(model: nn.Module, given: Data | None) -> tuple[Data, Tensor]:
             with suppress(Exception):  # some belong to one graph, as those with an embedding for each of its nodes
                 large = _large_graph(given)
                 return large, _run(model, large)
-        hint = "; pass data= (--data)" if given is None else ""
+        width = small.x.shape[-1] if isinstance(small.get("x"), Tensor) else 0
+        hint = "; pass data= (--data)" if given is None else f"; the graph has {width} features" if width else ""
         raise AkeError(
             f"{type(model).__name__}: could not be run on a small graph to find its channels "
             f"({type(e).__name__}: {str(e).splitlines()[0] if str(e) else 'no message'}){hint}"

@@ -37,7 +37,7 @@ from .report import write as write_report
 from .settings import Exchange, Settings, from_toml
 from .store import Store
 from .strategies import STRATEGIES
-from .tasks import TASKS, LinkTask, make_task
+from .tasks import TASKS, LinkTask, Task, make_task
 from .tasks.base import check_graph
 from .tasks.graph import alike
 from .trackers import TRACKERS, Tracker
@@ -325,7 +325,9 @@ def train(
             display.say(f"{tracker.name}: {tracker.where}")
         with display:
             drawn = _drawn(s, prepared.trainer.task.sizes) if s.splits_drawn else ""
-            prepared.trainer = dataclasses.replace(prepared.trainer, on_epoch=_all(display, trackers, drawn))
+            read = _read(s.data, prepared.trainer.task) if prepared.digest else ""
+            told = "\n".join(filter(None, (drawn, read)))
+            prepared.trainer = dataclasses.replace(prepared.trainer, on_epoch=_all(display, trackers, told))
             prepared.say = display.say
             result = prepared.run_seeds(many or [s.seed], parts or None) if several else prepared.run()
         runs.write(result, writing)
@@ -718,6 +720,16 @@ def _all(display: Display, trackers: Sequence[Tracker], first: str) -> Callable[
             hook(epoch)
 
     return on_epoch
+
+
+def _read(name: str, task: Task) -> str:
+    """What a person's own files were taken for: a label with a slip of the pen is one class more."""
+    graph = task.example
+    names = data.own.names_of(graph, "classes") or []
+    told = f" ({', '.join(names[:10])}{', ...' if len(names) > 10 else ''})" if names else ""
+    classes = f", {task.outputs} classes{told}" if task.name != "link" else ""
+    size = f"{graph.num_nodes} nodes, {graph.num_edges} edges, " if task.name != "graph" else ""
+    return f"{name}: {size}{task.features} features{classes}"
 
 
 def _drawn(s: Settings, sizes: Mapping[str, int]) -> str:
