@@ -498,7 +498,7 @@ def test_the_command_with_tensorboard(command):
     code, _, err = command("--tensorboard")
     assert code == 0
     assert err.splitlines()[0] == "tensorboard: tensorboard --logdir run/tensorboard"
-    assert len(err.splitlines()) == 7, "this one, the split that was drawn, five networks"
+    assert len(err.splitlines()) == 8, "this one, the split that was drawn, what was read, five networks"
     run = akegnn.load("run")
     for score in run.metrics["scores"]:
         name = score["name"].replace(": ", "-").replace(" ", "-")
@@ -558,7 +558,7 @@ def test_the_command_with_a_tracker_that_fails(command, failing, quiet):
     assert code == 0
     line = "akegnn: failing: tracking has ended (ConnectionError: server gone); the run goes on without it"
     assert err.splitlines().count(line) == 1
-    assert len(err.splitlines()) == (1 if quiet else 8)
+    assert len(err.splitlines()) == (1 if quiet else 9)
     scores = akegnn.load("run").metrics["scores"]
     assert f"{100 * scores[-1]['test']:.2f}" in out
 
