@@ -560,37 +560,30 @@ class _Merge:
                     return self.start(network, name, s)
         return None
 
+    def moving(self, network: int, together: Sequence[str]) -> list[tuple[str, Slot]]:
+        """What goes where the channels of a group of layers go, by layer; norms of their sum once for all."""
+        layers = [self.layer_of[network][name] for name in together]
+        norms = {s.name: (x.name, s) for x in layers for s in x.shared}
+        return [*((x.name, s) for x in layers for s in (*x.weights, *x.travels)), *norms.values()]
+
     def take(self, together: Sequence[str], members: list[tuple[int, int]], unit: int) -> None:
         """Give the layers of a group the chosen channels, in every working copy; who reads them is settled later."""
         rows: dict[tuple[str, str], Tensor] = {}
         index = [(v, u * unit + k) for v, u in members for k in range(unit)]
-        for name in together:
-            for slot in (*self.layer_of[0][name].weights, *self.layer_of[0][name].travels):
-                each = []
-                for v in range(len(self.states)):
-                    mine = self.layer_of[v][name]
-                    own = next(s for s in (*mine.weights, *mine.travels) if (s.name, s.axis) == (slot.name, slot.axis))
-                    whole = self.states[v][own.name]
-                    if own.span > 1:
-                        whole = whole.flatten(own.axis, own.axis + own.span - 1)
-                    each.append(whole.movedim(own.axis, 0)[self.start(v, name, own) :])
-                rows[name, slot.name] = torch.stack([each[v][k] for v, k in index])
-        norms = {s.name: (name, s) for name in together for s in self.layer_of[0][name].shared}
-        for name, slot in norms.values():
-            norm = [s[slot.name].movedim(slot.axis, 0)[self.start(v, name, slot) :] for v, s in enumerate(self.states)]
-            rows[name, slot.name] = torch.stack([norm[v][k] for v, k in index])
+        moving = [self.moving(v, together) for v in range(len(self.states))]
+        for name, slot in moving[0]:
+            each = []
+            for v in range(len(self.states)):
+                own = next(s for n, s in moving[v] if (n, s.name, s.axis) == (name, slot.name, slot.axis))
+                whole = self.states[v][own.name]
+                if own.span > 1:
+                    whole = whole.flatten(own.axis, own.axis + own.span - 1)
+                each.append(whole.movedim(own.axis, 0)[self.start(v, name, own) :])
+            rows[name, slot.name] = torch.stack([each[v][k] for v, k in index])
         sizes = [{name: self.layer_of[v][name].channels for name in together} for v in range(len(self.states))]
         readers = {s.name: s for name in together for s in self.layer_of[0][name].readers}
         for v in range(len(self.states)):
-            spots = [
-                (name, slot)
-                for name in together
-                for slot in (*self.layer_of[v][name].weights, *self.layer_of[v][name].travels)
-            ]
-            spots += [
-                (name, next(s for s in self.layer_of[v][name].shared if s.name == n)) for n, (name, _) in norms.items()
-            ]
-            for name, slot in spots:
+            for name, slot in moving[v]:
                 self.splice(v, name, slot, rows[name, slot.name], sizes[v][name])
             for tensor in readers:
                 name, slot = next((n, s) for n in together for s in self.layer_of[v][n].readers if s.name == tensor)
